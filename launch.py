@@ -1,1 +1,39 @@
-print("x")
+"""Launches runs and sweeps: composes, runs, reports.
+
+    python launch.py                                   one run, on real text
+    python launch.py -m norm=rmsnorm,derf seed=0,1,2   a sweep
+    python launch.py experiment=xiong                  a question with its protocol
+"""
+
+import os
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> float:
+    from experiments.job import run_one
+
+    return run_one(cfg)
+
+
+def cli() -> None:
+    """Runs `main`; a mistake or a failed run ends in one line and a non-zero code."""
+    if os.environ.get("BLOCKLAB_FULL_ERROR") == "1":
+        main()  # tracebacks asked for
+        return
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command continues")
+    except Exception as error:
+        from experiments.explain import one_line
+
+        sys.exit(one_line(error))
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,141 @@
+"""What the figures over layers share: one line per variant and depth."""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from analysis.plots import style
+from analysis.stats import geometric_interval
+from analysis.text import count
+
+# Of many depths these many are drawn: the smallest, the largest and between.
+MAX_DEPTHS = 3
+DEPTH_WIDTHS = (2.4, 1.7, 1.0)
+
+
+def layer_rows(runs: pl.DataFrame, probes: pl.DataFrame, quantity: str) -> pl.DataFrame:
+    """Rows of one quantity with variant, n_layers and step, of runs that did not fail.
+
+    Only finite, positive lists: a log axis has no place for the others.
+
+    Raises:
+        ValueError: no run recorded `quantity`.
+    """
+    rows = (
+        probes.filter(pl.col("quantity") == quantity)
+        .join(
+            runs.filter(pl.col("state") != "failed")
+            .drop_nulls("n_layers")
+            .select("run_id", "variant", "n_layers"),
+            on="run_id",
+        )
+        .filter(
+            pl.col("values").list.len() > 0,
+            pl.col("values").list.eval(pl.element().is_not_null()).list.all(),
+        )
+        .filter(pl.col("values").list.min() > 0)
+    )
+    if rows.is_empty():
+        raise ValueError(f"no run recorded finite values of {quantity}")
+    return rows
+
+
+def shown_depths(depths: list[int]) -> list[int]:
+    """At most three of them, evenly spread over the sorted list."""
+    depths = sorted(set(depths))
+    places = np.linspace(0, len(depths) - 1, min(MAX_DEPTHS, len(depths)))
+    return [depths[round(place)] for place in places]
+
+
+def draw_layers(
+    axes: Axes,
+    rows: pl.DataFrame,
+    looks: dict[str, style.Look],
+    transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+) -> tuple[list[Line2D], list[int]]:
+    """Draws geometric means over seeds with 95 % t bands against the block.
+
+    An entry of an axis with more than one site per block stands at a fraction of it:
+    the second of two sub-layers of block 3 at 3, the first at 2.5.
+
+    Returns:
+        Legend handles, and the number of seeds behind each line.
+    """
+    handles, sizes = [], []
+    depths = shown_depths(rows["n_layers"].to_list())
+    for variant in (v for v in looks if (rows["variant"] == v).any()):
+        look = looks[variant]
+        for depth, width in zip(depths, _widths(len(depths)), strict=True):
+            lists = rows.filter(
+                (pl.col("variant") == variant) & (pl.col("n_layers") == depth)
+            )["values"].to_list()
+            lists = [v for v in lists if len(v) == len(lists[0])]
+            if not lists:
+                continue
+            values = transform(np.asarray(lists, float))
+            n_sites = values.shape[1]
+            x = np.arange(1, n_sites + 1) * depth / n_sites
+            means = [geometric_interval(column) for column in values.T]
+            axes.plot(
+                x,
+                [m.mean for m in means],
+                color=look.colour,
+                ls=look.dashes,
+                lw=width,
+                marker=look.marker,
+                ms=4.5,
+                mec="white",
+                mew=0.5,
+                # A marker on each of 384 blocks would be a bar.
+                markevery=max(1, n_sites // 8),
+            )
+            if len(lists) >= style.BAND_SEEDS:
+                axes.fill_between(
+                    x,
+                    [m.low for m in means],
+                    [m.high for m in means],
+                    color=look.colour,
+                    alpha=0.13,
+                    lw=0,
+                )
+            name = style.plain(variant)
+            label = f"{name}, L={depth}" if len(depths) > 1 else name
+            handles.append(
+                Line2D(
+                    [],
+                    [],
+                    color=look.colour,
+                    ls=look.dashes,
+                    lw=width,
+                    marker=look.marker,
+                    ms=4.5,
+                    label=label,
+                )
+            )
+            sizes.append(len(lists))
+    return handles, sizes
+
+
+def _widths(n: int) -> tuple[float, ...]:
+    return DEPTH_WIDTHS[-n:] if n > 1 else (1.7,)
+
+
+def finish(axes: Axes, rows: pl.DataFrame) -> None:
+    """Log y; log x too where the deepest network has many blocks."""
+    axes.set_yscale("log")
+    if rows["n_layers"].max() > 32:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+
+
+def caption_text(sizes: list[int]) -> str:
+    """What lines and bands are, and over how many seeds."""
+    low, high = min(sizes), max(sizes)
+    seeds = count(high, "seed") if low == high else f"{low} to {high} seeds"
+    return (
+        f"Geometric mean over seeds, {seeds} per line; band: 95 % Student-t interval "
+        f"(from {style.BAND_SEEDS} seeds). Runs that failed are left out."
+    )

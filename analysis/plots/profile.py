@@ -1,0 +1,61 @@
+"""Gradient norm over the layers of a network."""
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.plots import layers, style
+
+
+def profile_figure(
+    runs: pl.DataFrame,
+    probes: pl.DataFrame,
+    quantity: str = "grad_norm/ffn/up/kernel",
+    title: str = "",
+) -> Figure:
+    """||dloss/dW||_F of every block: geometric mean over seeds with a 95 % t band, one
+    line per variant and (at most three) depths. Runs that were probed more than once
+    give two panels, at the first and at the last probed step.
+
+    Args:
+        runs, probes: frames of one family.
+        quantity: a probe with a value per layer.
+
+    Raises:
+        ValueError: no run recorded `quantity`.
+    """
+    rows = layers.layer_rows(runs, probes, quantity)
+    looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
+    steps = _steps(rows)
+    figure = style.new_figure(4.6 + 3.9 * len(steps), 5.0)
+    panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    handles, sizes = [], []
+    for axes, step in zip(panels, steps, strict=True):
+        part = rows.filter(pl.col("step") == step)
+        handles, found = layers.draw_layers(axes, part, looks)
+        sizes += found
+        layers.finish(axes, rows)
+        name = quantity.removeprefix("grad_norm/")
+        head = title or f"gradient of {name}"
+        style.tidy(
+            axes,
+            x="block (1 is next to the input)",
+            y=r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if axes is panels[0] else "",
+            title=head if len(steps) == 1 else f"{head}, step {step}",
+        )
+    panels[-1].legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0,
+    )
+    style.caption(figure, layers.caption_text(sizes))
+    return figure
+
+
+def _steps(rows: pl.DataFrame) -> list[int]:
+    """The first probed step and the last that most of the runs reached."""
+    reached = rows.group_by("step").agg(pl.col("run_id").n_unique()).sort("step")
+    most = reached.filter(pl.col("run_id") * 2 >= reached["run_id"].max())
+    return sorted({most["step"][0], most["step"][-1]})

@@ -1,0 +1,45 @@
+"""Size of the residual stream over the layers of a network."""
+
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.depths import STREAM
+from analysis.plots import layers, style
+
+
+def stream_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> Figure:
+    """Root mean square of the stream, sqrt(`stream_mean_square`), after each sub-layer
+    at the first probed step (initialisation): geometric mean over seeds with a 95 % t
+    band, one line per variant and (at most three) depths.
+
+    Args:
+        runs, probes: frames of one family.
+
+    Raises:
+        ValueError: no run recorded the stream.
+    """
+    rows = layers.layer_rows(runs, probes, STREAM)
+    step = rows["step"].min()
+    rows = rows.filter(pl.col("step") == step)
+    looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
+    figure = style.new_figure(8.5, 5.0)
+    axes = figure.subplots()
+    handles, sizes = layers.draw_layers(axes, rows, looks, np.sqrt)
+    layers.finish(axes, rows)
+    style.tidy(
+        axes,
+        x="block (1 is next to the input)",
+        y="RMS of the residual stream",
+        title=title or f"residual stream, step {step}",
+    )
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0,
+    )
+    style.caption(figure, layers.caption_text(sizes))
+    return figure

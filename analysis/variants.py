@@ -1,0 +1,221 @@
+"""Short names for what distinguishes the runs of a folder, other than the seed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+# Not part of what a run is (docs/run_directory.md), so never part of a label.
+NOT_IDENTITY = ("name", "tags", "log_every", "runtime")
+SEPARATOR = " · "
+DEPTH_TASK = "depth"
+FINGERPRINT = "data.fingerprint"
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a label is made from: one run's choices and flattened config.
+
+    Attributes:
+        family: `task/ModelClass`; labels are computed within one family.
+        choices: Hydra group -> chosen name, or None for a site left at its default.
+        leaves: dotted config path -> scalar (a list as JSON text).
+        seed, n_layers: replicate and depth; None if the config was unreadable.
+        fingerprint: of the data, or None.
+    """
+
+    family: str
+    choices: dict = field(default_factory=dict)
+    leaves: dict = field(default_factory=dict)
+    seed: int | None = None
+    n_layers: int | None = None
+    fingerprint: str | None = None
+
+
+def flatten(node: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yields (dotted path, scalar) of a nested config; a list becomes JSON text."""
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from flatten(value, f"{path}.")
+        elif isinstance(value, list):
+            yield path, json.dumps(value)
+        else:
+            yield path, value
+
+
+def family_of(config: dict) -> str:
+    """`train/LanguageModel`: the task in lower case and the class of the model."""
+
+    def last(part):
+        target = part.get("_target_") if isinstance(part, dict) else None
+        return target.rsplit(".", 1)[-1] if isinstance(target, str) else None
+
+    task, model = last(config.get("task")), last(config.get("model"))
+    return f"{task.lower() if task else 'unknown'}/{model or 'unknown'}"
+
+
+def is_depth_family(family: str) -> bool:
+    """Whether runs of the family differ in depth on purpose (a depth law)."""
+    return family.split("/", 1)[0] == DEPTH_TASK
+
+
+def variant_labels(runs: Sequence[RunFacts]) -> list[str]:
+    """One label per run, equal exactly for runs that differ only in replicate.
+
+    A label joins with " · " the choices that vary in the family (`derf`, `pre`; at a
+    site `ffn_norm=derf`) and the config scalars that vary among runs with equal
+    choices (`learning_rate=0.001`, the whole path where the last part is ambiguous).
+    The seed never counts; in a depth family neither does the depth, nor a value that
+    is settled by it. A data fingerprint counts unless the seed settles it.
+    """
+    labels = [""] * len(runs)
+    for family in dict.fromkeys(run.family for run in runs):
+        members = [i for i, run in enumerate(runs) if run.family == family]
+        named = _label_family([runs[i] for i in members], is_depth_family(family))
+        for i, label in zip(members, named, strict=True):
+            labels[i] = label
+    return labels
+
+
+def _label_family(runs: list[RunFacts], is_depth: bool) -> list[str]:
+    choices = _complete_choices([_own_choices(run) for run in runs], runs, is_depth)
+    groups = [
+        group
+        for group in dict.fromkeys(g for chosen in choices for g in chosen)
+        if len({chosen.get(group) for chosen in choices}) > 1
+    ]
+    leaves = [_own_leaves(run, is_depth) for run in runs]
+    cells = [
+        tuple(chosen.get(g) for g in groups) + ((run.n_layers,) if is_depth else ())
+        for chosen, run in zip(choices, runs, strict=True)
+    ]
+    varying = _varying(leaves, cells)
+    prints = [{FINGERPRINT: run.fingerprint} for run in runs]
+    seeded = [(*cell, run.seed) for cell, run in zip(cells, runs, strict=True)]
+    if _varying(prints, seeded) and FINGERPRINT not in varying:
+        varying.append(FINGERPRINT)
+        leaves = [a | b for a, b in zip(leaves, prints, strict=True)]
+    names = _leaf_names(varying)
+
+    keys, labels, spelled = [], [], []
+    for chosen, own in zip(choices, leaves, strict=True):
+        scalars = [
+            f"{names[path]}={_leaf_text(path, own[path])}"
+            for path in varying
+            if path in own
+        ]
+        keys.append((*(chosen.get(g) for g in groups), *scalars))
+        short = [_choice_text(g, chosen[g]) for g in groups if chosen.get(g)]
+        labels.append(SEPARATOR.join(short + scalars))
+        long = [f"{g}={_text(chosen.get(g))}" for g in groups]
+        spelled.append(SEPARATOR.join(long + scalars))
+    if not groups and not varying:
+        return [_only_label(choices[0])] * len(runs)
+    labels = [label or "base" for label in labels]
+    if len(set(labels)) < len(set(keys)):
+        return spelled
+    return labels
+
+
+def _own_choices(run: RunFacts) -> dict:
+    """Without the choices that say how and why a run was made, not what it is."""
+
+    def counts(group: str) -> bool:
+        name, _, package = group.partition("@")
+        if name.startswith("hydra/") or name == "experiment":
+            return False
+        return not {name.split("/")[0], package.split(".")[0]} & set(NOT_IDENTITY)
+
+    return {
+        group: "+".join(map(str, value)) if isinstance(value, list) else value
+        for group, value in run.choices.items()
+        if counts(group)
+    }
+
+
+def _own_leaves(run: RunFacts, is_depth: bool) -> dict:
+    skip = {"seed"} | ({"model.n_layers"} if is_depth else set())
+    return {
+        path: value
+        for path, value in run.leaves.items()
+        if path not in skip
+        and path.split(".")[0] not in NOT_IDENTITY
+        # `data.seed: ${seed}` is the seed again; a data seed of its own is not.
+        and not (path.endswith(".seed") and value == run.seed)
+    }
+
+
+def _complete_choices(choices: list[dict], runs, is_depth: bool) -> list[dict]:
+    """A run that failed before it wrote its choices takes those of its siblings."""
+    known = {}
+    identities = [_identity(_own_leaves(run, is_depth)) for run in runs]
+    for identity, chosen in zip(identities, choices, strict=True):
+        if chosen:
+            known.setdefault(identity, chosen)
+    return [
+        chosen or known.get(identity, {})
+        for identity, chosen in zip(identities, choices, strict=True)
+    ]
+
+
+def _identity(leaves: dict) -> frozenset:
+    return frozenset((path, repr(value)) for path, value in leaves.items())
+
+
+def _varying(leaves: list[dict], cells: list[tuple]) -> list[str]:
+    """Paths with two values in one cell; a path that is absent counts as a value.
+
+    Runs of different age may differ in a key that the older config did not have.
+    They are kept apart: two labels are seen, two variants averaged are not.
+    """
+    seen: dict[tuple, set] = {}
+    for own, cell in zip(leaves, cells, strict=True):
+        seen.setdefault(cell, set()).add(_identity(own))
+    paths = dict.fromkeys(path for own in leaves for path in own)
+    mixed = set()
+    for identities in seen.values():
+        shared = frozenset.intersection(*identities)
+        for identity in identities:
+            mixed |= {path for path, _ in identity - shared}
+    return [path for path in paths if path in mixed]
+
+
+def _leaf_names(paths: list[str]) -> dict[str, str]:
+    def short(path: str) -> str:
+        parts = path.removesuffix("._target_").split(".")
+        return parts[-1]
+
+    shorts = [short(path) for path in paths]
+    return {
+        path: name if shorts.count(name) == 1 and name != "seed" else path
+        for path, name in zip(paths, shorts, strict=True)
+    }
+
+
+def _choice_text(group: str, value) -> str:
+    name, at, package = group.partition("@")
+    return f"{package.rsplit('.', 1)[-1] or name}={value}" if at else str(value)
+
+
+def _leaf_text(path: str, value) -> str:
+    if path.endswith("_target_") and isinstance(value, str):
+        return value.rsplit(".", 1)[-1]
+    if path == FINGERPRINT and isinstance(value, str):
+        return value[:8]
+    return _text(value)
+
+
+def _text(value) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
+
+
+def _only_label(choices: dict) -> str:
+    """Nothing varies: say which block it is, where the choices tell."""
+    told = [str(choices[g]) for g in ("norm", "placement") if choices.get(g)]
+    return SEPARATOR.join(told) or "all runs"

@@ -1,0 +1,217 @@
+"""A decoder-only language model from the parts it is given."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from blocks.block import Block
+from blocks.linear import Linear
+from blocks.stack import REMAT, Stack
+from blocks.taps import mean_square
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+class LanguageModel(nnx.Module):
+    """Token embedding, a stack of attention and feed-forward blocks, a head.
+
+        x = scale * table[tokens];  x = embedding_norm(x)
+        x = close(blocks(open(x)))
+        logits = final_norm(x) @ head           head: [d_model, vocab_size]
+
+    Each norm exists where `placement` says. Activations are flat, [batch * seq, d_model],
+    in `dtype`; logits and loss are computed in float32 or wider.
+
+    Args:
+        vocab_size: rows of the table.
+        d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff: sizes; n_kv_heads defaults
+            to n_heads, d_head to d_model / n_heads.
+        norm: factory `norm(width, rngs=rngs)` of every norm; `attn_norm`, `ffn_norm`,
+            `final_norm` replace it at their site (the embedding norm uses `norm`).
+        attention, ffn: factories of the branches.
+        residual: the residual scheme. placement: where norms sit. init: initial values.
+        tied_head: the head is the transposed table.
+        embedding_scale_init: initial value of a learned factor on the embedding,
+            None for no factor.
+        dtype: of the activations. remat: see `blocks.stack`.
+    """
+
+    traced = ("embedding_scale_init",)
+
+    @staticmethod
+    def check(
+        *,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        d_ff: int,
+        vocab_size: int | None = None,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        embedding_scale_init: float | None = None,
+        dtype: str = "float32",
+        remat: str = "auto",
+        **_,
+    ) -> None:
+        sizes = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff)
+        optional = dict(vocab_size=vocab_size, n_kv_heads=n_kv_heads, d_head=d_head)
+        sizes |= {k: v for k, v in optional.items() if v is not None}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if d_head is None and d_model % n_heads:
+            raise ValueError(
+                f"d_model={d_model} is not divisible by n_heads={n_heads} "
+                "(choose another width, or set d_head)"
+            )
+        if n_kv_heads is not None and n_heads % n_kv_heads:
+            raise ValueError(
+                f"n_heads={n_heads} is not divisible by n_kv_heads={n_kv_heads}"
+            )
+        if embedding_scale_init is not None and not math.isfinite(embedding_scale_init):
+            raise ValueError(
+                f"embedding_scale_init must be finite, got {embedding_scale_init}"
+            )
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        if remat not in REMAT:
+            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        d_model: int = 64,
+        *,
+        n_layers: int = 4,
+        n_heads: int = 4,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        d_ff: int = 256,
+        norm: Callable,
+        attn_norm: Callable | None = None,
+        ffn_norm: Callable | None = None,
+        final_norm: Callable | None = None,
+        attention: Callable,
+        ffn: Callable,
+        residual,
+        placement,
+        init,
+        tied_head: bool = False,
+        embedding_scale_init: float | None = None,
+        dtype: str = "float32",
+        remat: str = "auto",
+        rngs: nnx.Rngs,
+    ):
+        if vocab_size is None:
+            raise ValueError("vocab_size is needed to build a language model")
+        self.dtype = dtype
+        key = rngs.params()
+        # One key per component: what one of them draws never shifts another.
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(4)]
+        self.table = nnx.Param(
+            init.embedding(at[0].params(), (vocab_size, d_model)), role="embedding"
+        )
+        self.embedding_scale = None
+        if embedding_scale_init is not None:
+            self.embedding_scale = nnx.Param(
+                jnp.full((1,), embedding_scale_init, jnp.float32), role="scale"
+            )
+        self.embedding_norm = (
+            norm(d_model, rngs=at[1]) if placement.embedding_norm else None
+        )
+        self.ends = residual.make_ends(d_model, rngs=at[1])
+
+        def make_block(*, layer, rngs):
+            linear = functools.partial(
+                Linear, init=init, layer=layer, n_sublayers=2 * n_layers
+            )
+            sizes = {"n_kv_heads": n_kv_heads, "d_head": d_head}
+            sizes = {k: v for k, v in sizes.items() if v is not None}
+            attn_branch = functools.partial(
+                attention, d_model, n_heads, linear=linear, **sizes
+            )
+            ffn_branch = functools.partial(ffn, d_model, d_ff, linear=linear)
+            return Block(
+                d_model,
+                {
+                    "attn": (attn_branch, attn_norm or norm),
+                    "ffn": (ffn_branch, ffn_norm or norm),
+                },
+                placement=placement,
+                residual=residual,
+                rngs=rngs,
+            )
+
+        self.blocks = Stack(make_block, n_layers, remat=remat, rngs=at[2])
+        self.final_norm = (
+            (final_norm or norm)(d_model, rngs=at[3]) if placement.final_norm else None
+        )
+        self.head = (
+            None
+            if tied_head
+            else Linear(
+                d_model,
+                vocab_size,
+                use="head",
+                init=init,
+                n_sublayers=2 * n_layers,
+                rngs=at[3],
+            )
+        )
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """[batch, seq] integers -> [batch * seq, d_model], entering the first block."""
+        x = self.table[...][tokens.reshape(-1)].astype(self.dtype)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale[...].astype(x.dtype)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def hidden(self, tokens: jax.Array, stream_taps: jax.Array | None = None):
+        """The stream after the last block [batch * seq, d_model], and measurements."""
+        x = self.embed(tokens)
+        state, measured = self.blocks(
+            self.ends.open(x), tokens.shape, stream_taps=stream_taps
+        )
+        if stream_taps is not None:
+            measured = {**measured, "input_mean_square": mean_square(x)}
+        return self.ends.close(state), measured
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """[tokens, d_model] -> [tokens, vocab_size], in the dtype of the activations."""
+        x = hidden if self.final_norm is None else self.final_norm(hidden)
+        if self.head is None:
+            return x @ self.table[...].astype(x.dtype).T
+        return self.head(x)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """[batch, seq] integers -> logits [batch, seq, vocab_size]."""
+        hidden, _ = self.hidden(tokens)
+        return self.logits(hidden).reshape(*tokens.shape, -1)
+
+    def loss(self, batch: jax.Array, stream_taps: jax.Array | None = None):
+        """Mean cross-entropy in nats per token of predicting each next token.
+
+        Args:
+            batch: tokens [batch, seq + 1].
+            stream_taps: zeros [n_layers, 2] to measure the stream, or None.
+
+        Returns:
+            loss (float32 or wider), measurements (empty if not asked for).
+        """
+        hidden, measured = self.hidden(batch[:, :-1], stream_taps)
+        logits = self.logits(hidden)
+        return cross_entropy(logits, batch[:, 1:].reshape(-1)), measured
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """mean(logsumexp(logits) - logits[target]), in float32 or wider.
+
+    logits [tokens, vocab], targets [tokens] integers; nats per token.
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    picked = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)

@@ -1,0 +1,113 @@
+"""A stack of feed-forward sub-layers: the network in which depth laws are cleanest."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from blocks.block import Block
+from blocks.language_model import DTYPES
+from blocks.linear import Linear
+from blocks.stack import REMAT, Stack
+from blocks.taps import mean_square
+
+
+class ResidualMLP(nnx.Module):
+    """One feed-forward sub-layer per block, no attention, no tokens.
+
+        out = final_norm(close(blocks(open(x))))        x: [rows, d_model]
+        loss = mean(out * weights)
+
+    Depth L counts blocks, which here are sub-layers. The loss is linear in the output,
+    so no property of the data or of a head enters the gradient.
+
+    Args: as in `blocks.language_model.LanguageModel`.
+    """
+
+    traced = ()
+
+    @staticmethod
+    def check(
+        *,
+        d_model: int,
+        n_layers: int,
+        d_ff: int,
+        dtype: str = "float32",
+        remat: str = "auto",
+        **_,
+    ) -> None:
+        for name, size in dict(d_model=d_model, n_layers=n_layers, d_ff=d_ff).items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        if remat not in REMAT:
+            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
+
+    def __init__(
+        self,
+        d_model: int = 64,
+        *,
+        n_layers: int = 4,
+        d_ff: int = 256,
+        norm: Callable,
+        ffn_norm: Callable | None = None,
+        final_norm: Callable | None = None,
+        ffn: Callable,
+        residual,
+        placement,
+        init,
+        dtype: str = "float32",
+        remat: str = "auto",
+        rngs: nnx.Rngs,
+    ):
+        self.dtype = dtype
+        key = rngs.params()
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(3)]
+        self.embedding_norm = (
+            norm(d_model, rngs=at[0]) if placement.embedding_norm else None
+        )
+        self.ends = residual.make_ends(d_model, rngs=at[0])
+
+        def make_block(*, layer, rngs):
+            linear = functools.partial(
+                Linear, init=init, layer=layer, n_sublayers=n_layers
+            )
+            branch = functools.partial(ffn, d_model, d_ff, linear=linear)
+            return Block(
+                d_model,
+                {"ffn": (branch, ffn_norm or norm)},
+                placement=placement,
+                residual=residual,
+                rngs=rngs,
+            )
+
+        self.blocks = Stack(make_block, n_layers, remat=remat, rngs=at[1])
+        self.final_norm = (
+            (final_norm or norm)(d_model, rngs=at[2]) if placement.final_norm else None
+        )
+
+    def __call__(self, x: jax.Array, stream_taps: jax.Array | None = None):
+        """[rows, d_model] -> [rows, d_model], and measurements."""
+        x = x.astype(self.dtype)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        rows = (x.shape[0], 1)  # every row is a sequence of one token
+        state, measured = self.blocks(self.ends.open(x), rows, stream_taps=stream_taps)
+        if stream_taps is not None:
+            measured = {**measured, "input_mean_square": mean_square(x)}
+        out = self.ends.close(state)
+        return (out if self.final_norm is None else self.final_norm(out)), measured
+
+    def loss(self, batch: dict, stream_taps: jax.Array | None = None):
+        """mean(out * weights) over all entries, in float32 or wider.
+
+        Args:
+            batch: `x` and `weights`, each [rows, d_model].
+            stream_taps: zeros [n_layers, 1] to measure the stream, or None.
+        """
+        out, measured = self(batch["x"], stream_taps)
+        wide = jnp.promote_types(out.dtype, jnp.float32)
+        return jnp.mean(out.astype(wide) * batch["weights"].astype(wide)), measured

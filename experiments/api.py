@@ -1,0 +1,105 @@
+"""Composing and running from Python: what launch.py and notebooks call.
+
+    from experiments import api
+    runs = api.run(api.compose(["norm=rmsnorm,derf", "seed=0,1,2", "steps=200"]))
+"""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from hydra.core.global_hydra import GlobalHydra
+from rich.console import Console
+
+from experiments.compose import CONF, Composer
+from experiments.config import Config
+from experiments.display import Display, print_summary
+from experiments.environment import set_up
+from experiments.errors import UserError
+from experiments.group import execute, plan
+from experiments.members import Member
+from experiments.sweep import expand
+
+
+def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[Config]:
+    """The checked configs of a command line: one, or one per combination of a sweep.
+
+    An experiment's own sweep parameters count here as they do on the command line.
+
+    Raises:
+        UserError: an override or a config is wrong; the message says what.
+    """
+    from hydra import initialize_config_dir
+
+    from experiments.explain import explained
+
+    if GlobalHydra.instance().is_initialized():
+        # Inside a Hydra job, or a notebook that composes for itself.
+        composer = Composer(GlobalHydra.instance().config_loader(), config_name)
+        with explained(overrides):
+            return [composer.compose(job) for job in expand(composer, overrides)]
+    with explained(overrides), initialize_config_dir(str(CONF), version_base="1.3"):
+        composer = Composer(GlobalHydra.instance().config_loader(), config_name)
+        return [composer.compose(job) for job in expand(composer, overrides)]
+
+
+def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Member]:
+    """Runs configs that are not finished yet; returns all with their state.
+
+    Runs that differ only in traced numbers and seed share a compiled program and run
+    together. Ctrl-C and SIGTERM save every run under way and return by KeyboardInterrupt.
+
+    Raises:
+        UserError: a config cannot be run. Nothing has been created then.
+    """
+    console = console or Console()
+    set_up(configs[0].runtime.compilation_cache)
+    groups = plan(configs)
+    members = [m for g in groups for m in g.members]
+    pending = sum(len(g.pending) for g in groups)
+    line = f"{_count(len(members), 'run')}, {_count(len(groups), 'program')}"
+    if pending < len(members):
+        line += f"; {len(members) - pending} finished before"
+    console.print(line, highlight=False)
+    stop = threading.Event()
+    with _stopping_on_sigterm(stop), Display(members, console) as display:
+        execute(groups, stop, display.on_end)
+    print_summary(members, console)
+    if stop.is_set():
+        raise KeyboardInterrupt
+    return members
+
+
+def report(configs: Sequence[Config]) -> None:
+    """Draws the report of every folder whose config asks for one, in a process of its own."""
+    wanted = {c.runtime.output_dir + "/" + c.name for c in configs if c.runtime.report}
+    for folder in sorted(wanted):
+        command = [sys.executable, "-m", "analysis", "report", folder]
+        done = subprocess.run(command, check=False)
+        if done.returncode:
+            raise UserError(
+                f"the runs are in {folder}, but the report failed: "
+                f"try `python -m analysis report {folder}`"
+            )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+class _stopping_on_sigterm:
+    """While in here SIGTERM sets the event instead of ending the process."""
+
+    def __init__(self, stop: threading.Event):
+        self._stop = stop
+        self._before = None
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+
+    def __exit__(self, *_):
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)

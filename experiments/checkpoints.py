@@ -1,0 +1,124 @@
+"""Checkpoints of a member: Orbax on disk, with a digest of our own.
+
+Orbax restores an array file with a flipped byte without a word, and lists a folder that
+only looks like a step; so every checkpoint carries the sha256 of its leaves, and restoring
+walks from the newest to the oldest until one proves whole.
+"""
+
+import hashlib
+import json
+import logging
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+SCHEMA = 1
+
+# Orbax and its store log every save at INFO or WARNING; failures raise.
+for _name in ("absl", "orbax"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
+
+
+class Checkpoints:
+    """The checkpoints of one run: one folder per step.
+
+    Args:
+        directory: `<run>/checkpoints`; made on the first save.
+        keep: how many of the newest are kept.
+    """
+
+    def __init__(self, directory: pathlib.Path, keep: int):
+        self._directory = directory.resolve()  # Orbax refuses relative paths, late
+        self._keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps that have a folder, newest first; whether they are whole is not known."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(
+            (int(p.name) for p in self._directory.iterdir() if p.name.isdigit()),
+            reverse=True,
+        )
+
+    def save(self, step: int, state) -> str:
+        """Writes the state of `step`, drops what is older than `keep`; its digest."""
+        leaves = _leaves(state)
+        content = digest(leaves)
+        path = self._directory / str(step)
+        if path.exists():  # left by an attempt that was cut, or found broken
+            shutil.rmtree(path)
+        meta = {"schema": SCHEMA, "step": step, "digest": content}
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
+            writer.save(
+                path,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta)
+                ),
+            )
+        for old in self.steps()[self._keep :]:
+            shutil.rmtree(self._directory / str(old), ignore_errors=True)
+        return content
+
+    def restore(self, like):
+        """The newest whole checkpoint, as a tree like `like` (arrays or shapes).
+
+        Returns:
+            (step, state) or None, and the messages of what was passed over.
+        """
+        problems = []
+        for step in self.steps():
+            try:
+                return (step, self._read(step, like)), problems
+            except Exception as error:  # anything may be wrong with a broken folder
+                line = str(error).strip().splitlines() or [""]
+                problems.append(f"checkpoint {step} is unusable: {line[0][:200]}")
+        return None, problems
+
+    def _read(self, step: int, like):
+        path = self._directory / str(step)
+        flat, tree = jax.tree.flatten(like)
+        names = list(_leaves(like))
+        device = jax.devices()[0]
+        abstract = {
+            name: jax.ShapeDtypeStruct(
+                x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(device)
+            )
+            for name, x in zip(names, flat, strict=True)
+        }
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+            meta = reader.restore(
+                path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+            ).meta
+            if meta.get("schema") != SCHEMA:
+                raise ValueError(f"schema {meta.get('schema')}, expected {SCHEMA}")
+            leaves = reader.restore(
+                path,
+                args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
+            ).state
+        for name, x in abstract.items():
+            if leaves[name].dtype != x.dtype:
+                raise ValueError(f"{name}: {leaves[name].dtype}, expected {x.dtype}")
+        if digest(leaves) != meta["digest"]:
+            raise ValueError("its digest does not match its content")
+        return jax.tree.unflatten(tree, [leaves[name] for name in names])
+
+
+def digest(leaves: dict) -> str:
+    """sha256 over names, types, shapes and bytes of a flat dict of arrays."""
+    h = hashlib.sha256()
+    for name in sorted(leaves):
+        x = np.asarray(leaves[name])
+        h.update(json.dumps([name, str(x.dtype), x.shape]).encode())
+        h.update(np.ascontiguousarray(x).tobytes())
+    return h.hexdigest()
+
+
+def _leaves(tree) -> dict:
+    """Leaves by path."""
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }

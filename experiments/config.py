@@ -1,0 +1,213 @@
+"""The dataclasses behind `conf/`: a composed config, checked and typed."""
+
+import dataclasses
+import hashlib
+import json
+import typing
+from typing import Any
+
+from experiments.errors import ConfigError, nearest
+from experiments.parts import Part, coerce
+
+PARTS = ("model", "data", "optimizer", "schedule", "task")
+
+# What others call our keys, so that a newcomer's first guess finds the right one.
+ALIASES = {
+    "depth": "model.n_layers",
+    "layers": "model.n_layers",
+    "num_layers": "model.n_layers",
+    "n_layer": "model.n_layers",
+    "width": "model.d_model",
+    "dim": "model.d_model",
+    "hidden_dim": "model.d_model",
+    "hidden_size": "model.d_model",
+    "n_embd": "model.d_model",
+    "num_heads": "model.n_heads",
+    "n_head": "model.n_heads",
+    "heads": "model.n_heads",
+    "intermediate_dim": "model.d_ff",
+    "mlp_dim": "model.d_ff",
+    "vocab": "model.vocab_size",
+    "block_size": "seq_len",
+    "context": "seq_len",
+    "max_steps": "steps",
+    "num_steps": "steps",
+    "batch": "batch_size",
+    "lr": "optimizer.learning_rate",
+    "wd": "optimizer.weight_decay",
+    "warmup": "schedule.warmup_steps",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """`runtime.checkpoint`: when state is saved. `every` null saves only at the end."""
+
+    every: int | None = 500
+    keep: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """How and where runs are executed: no part of what a run is."""
+
+    output_dir: str = "outputs"
+    layout: str = "auto"
+    threads: int | None = None
+    compilation_cache: str | None = "auto"
+    report: bool = False
+    checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One run, fully resolved.
+
+    `choices` (Hydra group -> choice) and `overrides` are how it was asked for; they are
+    recorded and make names readable, and are no part of the run's identity.
+    """
+
+    name: str
+    seed: int
+    steps: int
+    batch_size: int
+    seq_len: int
+    log_every: int
+    tags: dict[str, Any]
+    model: Part
+    data: Part
+    optimizer: Part
+    schedule: Part
+    task: Part
+    runtime: Runtime
+    choices: dict[str, Any]
+    overrides: tuple[str, ...]
+
+    @classmethod
+    def parse(
+        cls,
+        node: dict[str, Any],
+        *,
+        choices: dict[str, Any] | None = None,
+        overrides: typing.Sequence[str] = (),
+    ) -> "Config":
+        """Checks a composed and resolved config.
+
+        Raises:
+            ConfigError: a missing, unknown, ill-typed or impossible value; the message
+                names its key.
+        """
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        hints = typing.get_type_hints(cls)
+        known = set(fields) - {"choices", "overrides"}
+        for key in node:
+            if key not in known:
+                raise ConfigError(f"{key}: no such key{nearest(key, known)}")
+        values: dict[str, Any] = {}
+        for key in known:
+            if key not in node:
+                raise ConfigError(f"{key}: missing from the config")
+            if key in PARTS:
+                values[key] = Part.parse(node[key], key)
+            elif key == "runtime":
+                values[key] = from_mapping(Runtime, node[key], key)
+            else:
+                values[key] = coerce(node[key], hints[key], key)
+        config = cls(
+            **values, choices=dict(choices or {}), overrides=tuple(overrides)
+        )
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Refuses numbers that no run can have."""
+        for key in ("steps", "batch_size", "seq_len", "log_every"):
+            if getattr(self, key) < 1:
+                raise ConfigError(
+                    f"{key}: must be at least 1, got {getattr(self, key)}"
+                )
+        if not 0 <= self.seed < 2**32:
+            raise ConfigError(f"seed: must be in 0 .. 2**32 - 1, got {self.seed}")
+        if not self.name or any(c in self.name for c in "\\\0") or ".." in self.name:
+            raise ConfigError(
+                f"name: must be usable as a folder name, got {self.name!r}"
+            )
+        runtime = self.runtime
+        if runtime.layout not in ("auto", "threads", "map", "vmap"):
+            raise ConfigError(
+                "runtime.layout: must be auto, threads, map or vmap, "
+                f"got {runtime.layout!r}"
+            )
+        if runtime.threads is not None and runtime.threads < 1:
+            raise ConfigError(
+                f"runtime.threads: must be at least 1, got {runtime.threads}"
+            )
+        every, keep = runtime.checkpoint.every, runtime.checkpoint.keep
+        if every is not None and every < 1:
+            raise ConfigError(
+                f"runtime.checkpoint.every: must be at least 1 or null, got {every}"
+            )
+        if keep < 1:
+            raise ConfigError(
+                f"runtime.checkpoint.keep: must be at least 1, got {keep}"
+            )
+
+    def to_config(self) -> dict[str, Any]:
+        """The resolved config as plain data, defaults written out."""
+        node = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("choices", "overrides")
+        }
+        for key in PARTS:
+            node[key] = node[key].to_config()
+        node["runtime"] = dataclasses.asdict(self.runtime)
+        return node
+
+    def identity(self, data_fingerprint: str) -> str:
+        """12 hex digits that are this run's own: what it is and on which data.
+
+        Keywords at their defaults in the code do not enter, so a keyword added later
+        leaves the names of old runs as they were.
+        """
+        node = {
+            "seed": self.seed,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "seq_len": self.seq_len,
+            "data_fingerprint": data_fingerprint,
+        }
+        node |= {key: getattr(self, key).identity() for key in PARTS}
+        return digest(node)[:12]
+
+    def traced_values(self) -> dict[str, float | int]:
+        """Numbers that are inputs of the run's program, by config path."""
+        values = {}
+        for key in ("model", "optimizer", "schedule"):
+            values |= getattr(self, key).traced_values(key)
+        return values
+
+
+def from_mapping(cls, node: Any, path: str) -> Any:
+    """A (nested) dataclass from a mapping, with every key and type checked."""
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path}: expected a mapping, got {node!r}")
+    hints = typing.get_type_hints(cls)
+    for key in node:
+        if key not in hints:
+            raise ConfigError(f"{path}.{key}: no such key{nearest(key, hints)}")
+    values = {}
+    for key, value in node.items():
+        at = f"{path}.{key}"
+        values[key] = (
+            from_mapping(hints[key], value, at)
+            if dataclasses.is_dataclass(hints[key])
+            else coerce(value, hints[key], at)
+        )
+    return cls(**values)
+
+
+def digest(node: Any) -> str:
+    """sha256 of plain data in canonical JSON."""
+    text = json.dumps(node, sort_keys=True, separators=(",", ":"), default=list)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,71 @@
+"""What a run was made with: versions, devices, code revision; and process-wide setup."""
+
+import functools
+import importlib.metadata
+import logging
+import os
+import pathlib
+import platform
+import subprocess
+from typing import Any
+
+import jax
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "hydra-core", "numpy")
+
+
+def set_up(compilation_cache: str | None) -> None:
+    """Turns on the persistent compilation cache and quietens JAX's start-up.
+
+    JAX by default caches no program that compiles in under a second; small ones are
+    most of what runs here. Must be called before the first compilation.
+
+    Args:
+        compilation_cache: a folder, `auto` for the user's cache folder, None for off.
+    """
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    if compilation_cache is None:
+        return
+    if compilation_cache == "auto":
+        base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+        compilation_cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(
+            pathlib.Path(base) / "blocklab" / "programs"
+        )
+    jax.config.update("jax_compilation_cache_dir", compilation_cache)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@functools.lru_cache(maxsize=1)
+def describe() -> dict[str, Any]:
+    """Versions, platform, devices and revision of this process, as plain data."""
+    device = jax.devices()[0]
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "platform": device.platform,
+        "device_kind": device.device_kind,
+        "n_devices": jax.device_count(),
+        "n_cores": len(os.sched_getaffinity(0)),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "git": _revision(),
+    }
+
+
+def _revision() -> dict[str, Any]:
+    """Commit of the code, and whether the files differ from it; nulls outside git."""
+
+    def git(*args: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(pathlib.Path(__file__).parent), *args],
+                capture_output=True, text=True, timeout=10, check=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    revision = git("rev-parse", "HEAD")
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": revision, "dirty": None if changes is None else bool(changes)}

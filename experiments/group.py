@@ -1,0 +1,300 @@
+"""Jobs to groups by signature, and the execution of groups."""
+
+import collections
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from experiments.config import Config, digest
+from experiments.data.dataset import Dataset
+from experiments.environment import describe
+from experiments.errors import ConfigError, UserError
+from experiments.execution import Executables, MemberLayout, choose_layout
+from experiments.members import Member
+from experiments.parts import Part
+from experiments.program import Program, Signature
+from experiments.run import BusyError, RunDirectory
+
+
+@dataclasses.dataclass
+class Group:
+    """Runs that share one program.
+
+    `members` are all of them; `pending` those that are not finished yet.
+    """
+
+    programs: Executables
+    task: Any
+    members: list[Member]
+
+    @property
+    def pending(self) -> list[Member]:
+        return [m for m in self.members if m.state == "planned"]
+
+    def env(self, member: Member) -> dict[str, Any]:
+        """Contents of the member's env.json."""
+        program, layout = self.programs.program, self.programs.layout
+        dataset = program.dataset
+        by_group = collections.defaultdict(list)
+        for path, group in program.groups.items():
+            by_group[group].append(path)
+        return {
+            **describe(),
+            "signature": signature_digest(program.signature),
+            "layout": layout.name,
+            "group_size": len(self.members),
+            "choices": member.config.choices,
+            "data": {
+                "fingerprint": dataset.fingerprint,
+                "vocab_size": dataset.vocab_size,
+                "unit": dataset.unit,
+                "train_tokens": dataset.train_tokens,
+                "validation_tokens": dataset.validation_tokens,
+                "references": dataset.references,
+            },
+            "n_params": program.n_params,
+            "param_shapes": {
+                path: list(spec.shape) for path, spec in program.layout.specs.items()
+            },
+            "optimizer": {"groups": dict(by_group)},
+        }
+
+
+# Distinct data sets and programs kept ready in one process, the least used dropped first.
+@functools.lru_cache(maxsize=8)
+def load_dataset(source: Part) -> Dataset:
+    """The data a source part describes, loaded once per process.
+
+    Raises:
+        ConfigError: the source cannot be read.
+    """
+    try:
+        return source.build({}, "data").load()
+    except ValueError as error:
+        raise ConfigError(f"data: {error}") from None
+
+
+@functools.lru_cache(maxsize=32)
+def executables(signature: Signature, layout: MemberLayout) -> Executables:
+    return Executables(Program(signature, load_dataset(signature.data)), layout)
+
+
+def signature_digest(signature: Signature) -> str:
+    """16 hex digits of a signature, for env.json."""
+    node = dataclasses.asdict(signature)
+    return digest(node)[:16]
+
+
+def signature_of(config: Config, dataset: Dataset) -> Signature:
+    """What the program of a run depends on."""
+    return Signature(
+        model=config.model.static(),
+        data=config.data,
+        optimizer=config.optimizer.static(),
+        schedule=config.schedule.static(),
+        task=config.task,
+        batch_size=config.batch_size,
+        seq_len=config.seq_len,
+        data_fingerprint=dataset.fingerprint,
+        traced=tuple(sorted(config.traced_values())),
+    )
+
+
+def check_fit(config: Config, dataset: Dataset) -> None:
+    """Refuses a model and data that do not belong together.
+
+    Raises:
+        ConfigError: names the keys.
+    """
+    model, data = config.model, config.data
+    reads_tokens = "vocab_size" in dict(model.keywords)
+    if reads_tokens and dataset.vocab_size is None:
+        raise ConfigError(
+            f"data: {model.name} reads tokens, {data.name} has none "
+            "(use data=stdlib or another source of tokens)"
+        )
+    if not reads_tokens:
+        if dataset.vocab_size is not None:
+            raise ConfigError(
+                f"data: {model.name} reads rows of numbers, {data.name} has tokens "
+                "(use data=gaussian)"
+            )
+        return
+    vocab_size = model["vocab_size"]
+    if vocab_size is not None and vocab_size < dataset.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size: the data have {dataset.vocab_size} symbols, "
+            f"got {vocab_size}"
+        )
+    for split in ("train", "validation"):
+        tokens = getattr(dataset, f"{split}_tokens")
+        if tokens is not None and tokens <= config.seq_len:
+            raise ConfigError(
+                f"seq_len: the {split} data have {tokens} tokens, too few for windows "
+                f"of {config.seq_len} + 1"
+            )
+
+
+def plan(configs: Sequence[Config]) -> list[Group]:
+    """Groups the runs by program. Checks everything and creates nothing.
+
+    A run asked for twice is planned once. Runs that are finished on disk are in their
+    group with their final state.
+
+    Raises:
+        ConfigError: a run that cannot be.
+    """
+    groups: dict[Signature, Group] = {}
+    seen = set()
+    for config in configs:
+        dataset = load_dataset(config.data)
+        check_fit(config, dataset)
+        directory = RunDirectory(config, dataset.fingerprint)
+        key = (directory.root, directory.identity)
+        if key in seen:
+            continue
+        seen.add(key)
+        signature = signature_of(config, dataset)
+        if signature not in groups:
+            layout = choose_layout(config.runtime.layout, config.runtime.threads)
+            groups[signature] = Group(
+                executables(signature, layout), config.task.build({}, "task"), []
+            )
+        groups[signature].members.append(_member(config, directory))
+    return list(groups.values())
+
+
+def _member(config: Config, directory: RunDirectory) -> Member:
+    member = Member(config, directory)
+    status = directory.status()
+    if status is not None and status.is_finished:
+        _recall(member)
+    return member
+
+
+def _recall(member: Member) -> None:
+    """Fills in what a finished run left on disk."""
+    status = member.directory.status()
+    rows = member.directory.rows("metrics.jsonl")
+    member.state = status.state
+    member.step = status.step
+    member.diverged_step = status.diverged_step
+    member.loss = _last(rows, "loss")
+    member.val_loss = _last(rows, "val_loss")
+    member.note = "finished before"
+
+
+def _last(rows: list[dict], key: str) -> float | None:
+    return next((row[key] for row in reversed(rows) if row.get(key) is not None), None)
+
+
+def execute(
+    groups: Sequence[Group],
+    stop: threading.Event,
+    on_end: Callable[[Member], None] = lambda member: None,
+) -> None:
+    """Runs what is pending in the groups; returns when all is done or stopped.
+
+    A run that fails is marked and its traceback kept; the others go on.
+
+    Args:
+        stop: set it to have every run save its state and return.
+        on_end: called with each member when it is done with, from a worker thread.
+    """
+    queue = _Queue(groups)
+    n_workers = max((g.programs.layout.n_workers for g in groups), default=1)
+    workers = [
+        threading.Thread(target=_work, args=(queue, stop, on_end), daemon=True)
+        for _ in range(min(n_workers, max(queue.n_batches, 1)))
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            while worker.is_alive():  # a plain join would not see Ctrl-C
+                worker.join(0.2)
+    except KeyboardInterrupt:
+        stop.set()
+        for worker in workers:
+            worker.join()
+        raise
+
+
+class _Queue:
+    """Batches of members, handed out so that no thread waits for a compilation.
+
+    A thread gets work of a program that is ready, else starts a program nobody has
+    started; only if every program left is being compiled does it wait.
+    """
+
+    def __init__(self, groups: Sequence[Group]):
+        self._pending = [
+            (group, collections.deque(group.programs.layout.batches(group.pending)))
+            for group in groups
+            if group.pending
+        ]
+        self.n_batches = sum(len(batches) for _, batches in self._pending)
+        self._started: set[int] = set()
+        self._changed = threading.Condition()
+
+    def take(self) -> tuple[Group, list[Member]] | None:
+        with self._changed:
+            while True:
+                left = [(g, b) for g, b in self._pending if b]
+                if not left:
+                    return None
+                for group, batches in left:
+                    if group.programs.is_ready(group.task.compiled_first()):
+                        return group, batches.popleft()
+                for group, batches in left:
+                    if id(group) not in self._started:
+                        self._started.add(id(group))
+                        return group, batches.popleft()
+                self._changed.wait(0.02)
+
+    def give_up_waiting(self, group: Group) -> None:
+        """A batch of the group has ended: if its program failed, others may try."""
+        with self._changed:
+            self._started.discard(id(group))
+            self._changed.notify_all()
+
+
+def _work(queue: _Queue, stop: threading.Event, on_end) -> None:
+    while not stop.is_set():
+        taken = queue.take()
+        if taken is None:
+            return
+        group, batch = taken
+        _run_batch(group, batch, stop, on_end)
+        queue.give_up_waiting(group)
+
+
+def _run_batch(group: Group, batch: list[Member], stop: threading.Event, on_end) -> None:
+    """Runs members that share calls; whatever happens, each ends in some state."""
+    opened = []
+    for member in batch:
+        try:
+            if member.directory.open(group.env(member)):
+                member.state = "running"
+                opened.append(member)
+            else:
+                _recall(member)
+        except BusyError as error:
+            member.state, member.note = "busy", str(error)
+        except (UserError, OSError) as error:
+            member.state, member.error = "failed", str(error)
+    try:
+        if opened:
+            group.task.run(group.programs, opened, stop)
+    except Exception as error:  # a failed run never takes others down
+        for member in opened:
+            if member.state == "running":
+                member.state = "failed"
+                member.error = f"{type(error).__name__}: {error}".splitlines()[0]
+                member.directory.fail(error)
+    finally:
+        for member in batch:
+            member.directory.close()
+            on_end(member)

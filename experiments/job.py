@@ -1,0 +1,122 @@
+"""Between Hydra's idea of a job and ours: what launch.py and the plugins call."""
+
+from collections.abc import Sequence
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from experiments import api
+from experiments.compose import Composer
+from experiments.config import Config
+from experiments.errors import RunFailed, UserError
+from experiments.explain import one_line, tracebacks_wanted
+from experiments.group import plan
+
+
+def run_one(cfg: DictConfig) -> float:
+    """The task function: one composed config, run as a group of one.
+
+    Returns:
+        What a search over configs minimizes.
+
+    Raises:
+        RunFailed: the run failed.
+        SystemExit: likewise, or the config is wrong, if this is the only job. Hydra
+            prints a line of its own about an ordinary exception.
+    """
+    alone = HydraConfig.get().mode == RunMode.RUN
+    try:
+        return _run_one(cfg, report=alone)
+    except (UserError, RunFailed) as error:
+        if alone and not tracebacks_wanted():
+            raise SystemExit(one_line(error)) from None
+        raise
+
+
+def _run_one(cfg: DictConfig, *, report: bool) -> float:
+    hydra = HydraConfig.get()
+    config = Config.parse(
+        OmegaConf.to_container(cfg, resolve=True),
+        choices={
+            k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")
+        },
+        overrides=list(hydra.overrides.task),
+    )
+    (member,) = api.run([config])
+    if report:
+        api.report([config])
+    if member.state == "failed":
+        raise RunFailed(f"{member.directory.path}: {member.error}")
+    return member.objective
+
+
+def check_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
+    """Refuses a sweep with an impossible job before anything is created."""
+    plan(_compose(loader, config, jobs))
+
+
+def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
+    """Runs the jobs of a sweep together; one JobReturn each, in order."""
+    configs = _compose(loader, config, jobs)
+    by_run = {_key(m.config): m for m in api.run(configs)}
+    returns = []
+    for overrides, job in zip(jobs, configs, strict=True):
+        member = by_run[_key(job)]
+        failed = member.state == "failed"
+        returned = JobReturn()
+        returned.overrides = list(overrides)
+        returned.cfg = job
+        returned.working_dir = str(member.directory.path)
+        returned.status = JobStatus.FAILED if failed else JobStatus.COMPLETED
+        returned.return_value = (
+            RunFailed(f"{member.directory.path}: {member.error}")
+            if failed
+            else member.objective
+        )
+        returns.append(returned)
+    return returns
+
+
+def finish_sweep(returns: Sequence[JobReturn]) -> None:
+    """Reports, also when some runs failed, and then says that they did.
+
+    Raises:
+        RunFailed: counts the failed runs.
+    """
+    configs = [
+        r.cfg
+        if isinstance(r.cfg, Config)
+        else Config.parse(OmegaConf.to_container(r.cfg, resolve=True))
+        for r in returns
+    ]
+    api.report(configs)
+    failed = [r for r in returns if r.status != JobStatus.COMPLETED]
+    for one in failed:
+        error = one._return_value
+        if isinstance(error, UserError):
+            raise error
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(returns)} runs failed; each has its error.txt"
+        )
+
+
+_composers: dict[int, Composer] = {}
+
+
+def _compose(loader, config: DictConfig, jobs: Sequence[Sequence[str]]) -> list[Config]:
+    composer = _composers.get(id(loader))
+    if composer is None:
+        composer = Composer(
+            loader,
+            config.hydra.job.config_name,
+            OmegaConf.to_container(config.hydra.overrides.hydra),
+        )
+        _composers[id(loader)] = composer
+    return [composer.compose(job) for job in jobs]
+
+
+def _key(config: Config) -> tuple[str, str, str]:
+    return config.runtime.output_dir, config.name, config.identity("")

@@ -1,0 +1,57 @@
+"""A member: one run while it is being worked on."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.config import Config
+from experiments.run import RunDirectory
+
+
+@dataclasses.dataclass
+class Member:
+    """A run of a group: its config, its directory, and where it stands.
+
+    `state` is planned, running, or one of the states of status.json; `step`, `loss` and
+    `tokens_per_second` are the latest known, for whoever watches.
+    """
+
+    config: Config
+    directory: RunDirectory
+    state: str = "planned"
+    step: int = 0
+    loss: float | None = None
+    val_loss: float | None = None
+    tokens_per_second: float | None = None
+    error: str | None = None
+    diverged_step: int | None = None
+    note: str | None = None
+    seconds: float = 0.0  # spent in training steps, earlier attempts included
+    pending: list = dataclasses.field(default_factory=list)  # rows not yet written
+
+    @property
+    def objective(self) -> float:
+        """What a search over configs minimizes: the last validation loss, or the loss."""
+        value = self.loss if self.val_loss is None else self.val_loss
+        return float("nan") if value is None else value
+
+
+def stack_inputs(members: list[Member], dtype) -> tuple[jax.Array, dict, jax.Array]:
+    """Seeds [M], traced values {path: [M]} and step counts [M] of some members.
+
+    Everything is strongly typed: a weakly typed input would compile the program again.
+    """
+    seeds = jnp.asarray(np.array([m.config.seed for m in members], np.uint32))
+    values = {
+        path: jnp.asarray(
+            np.array(
+                [m.config.traced_values()[path] for m in members],
+                np.int32 if isinstance(value, int) else dtype,
+            )
+        )
+        for path, value in members[0].config.traced_values().items()
+    }
+    steps = jnp.asarray(np.array([m.config.steps for m in members], np.int32))
+    return seeds, values, steps

@@ -1,0 +1,273 @@
+"""Parts: config nodes that name code, as values that can be compared, hashed and built.
+
+A part is `_target_` (dotted path of a class) plus keywords; parts nest. A class may offer
+
+    traced = ("alpha_init", ...)     numbers that may differ between members of a program
+    check(**keywords)                a static method that refuses values on the host
+
+and its `__init__` annotations are what the keywords are checked against.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import types
+import typing
+from typing import Any
+
+from experiments.errors import ConfigError, nearest
+
+TRACED = "<traced>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A checked config node.
+
+    target: dotted path of a class.
+    keywords: every keyword of the class but widths and rngs, defaults filled in, sorted;
+        values are numbers, strings, None, tuples or Parts.
+    partial: builds a factory instead of an object (`_partial_` in the YAML).
+    """
+
+    target: str
+    keywords: tuple[tuple[str, Any], ...]
+    partial: bool = False
+
+    @classmethod
+    def parse(cls, node: Any, path: str) -> "Part":
+        """Checks the config node at `path`, nested parts included.
+
+        Raises:
+            ConfigError: no such class, an unknown or ill-typed keyword, or a value that
+                the class's `check` refuses.
+        """
+        if not isinstance(node, dict) or "_target_" not in node:
+            raise ConfigError(
+                f"{path}: expected a part, that is a mapping with _target_, got {node!r}"
+            )
+        target = node["_target_"]
+        made = locate(target, f"{path}._target_")
+        parameters = _parameters(made)
+        given = {k: v for k, v in node.items() if k not in ("_target_", "_partial_")}
+        for key in given:
+            if key not in parameters:
+                raise ConfigError(
+                    f"{path}.{key}: {made.__name__} has no such keyword"
+                    f"{nearest(key, parameters)} (it has {_listing(parameters)})"
+                )
+        keywords = {}
+        for key, (annotation, default) in parameters.items():
+            value = given.get(key, default)
+            if value is inspect.Parameter.empty:
+                raise ConfigError(f"{path}.{key}: {made.__name__} needs it")
+            if isinstance(value, dict) and "_target_" in value:
+                value = cls.parse(value, f"{path}.{key}")
+            elif value is not default:
+                value = coerce(value, annotation, f"{path}.{key}")
+            keywords[key] = value
+        part = cls(
+            target, tuple(sorted(keywords.items())), bool(node.get("_partial_", False))
+        )
+        part._check(made, path)
+        return part
+
+    def _check(self, made: type, path: str) -> None:
+        check = getattr(made, "check", None)
+        if check is None:
+            return
+        accepted = inspect.signature(check).parameters
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        plain = {
+            k: v
+            for k, v in self.keywords
+            if not isinstance(v, Part) and (open_ended or k in accepted)
+        }
+        try:
+            check(**plain)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path}.{error}") from None
+
+    def __getitem__(self, key: str) -> Any:
+        return dict(self.keywords)[key]
+
+    def get(self, key: str, default=None) -> Any:
+        return dict(self.keywords).get(key, default)
+
+    def replace(self, **keywords) -> "Part":
+        """The same part with other values of some keywords."""
+        merged = {**dict(self.keywords), **keywords}
+        return dataclasses.replace(self, keywords=tuple(sorted(merged.items())))
+
+    @property
+    def cls(self) -> type:
+        return locate(self.target, self.target)
+
+    @property
+    def name(self) -> str:
+        return self.target.rsplit(".", 1)[-1]
+
+    def traced_values(self, path: str) -> dict[str, float | int]:
+        """Numbers that are inputs of the program, by config path."""
+        values = {}
+        traced = getattr(self.cls, "traced", ())
+        for key, value in self.keywords:
+            at = f"{path}.{key}"
+            if isinstance(value, Part):
+                values |= value.traced_values(at)
+            elif key in traced and _is_number(value):
+                values[at] = value
+        return values
+
+    def static(self) -> "Part":
+        """The part without the values of its traced numbers: what a program depends on."""
+        traced = getattr(self.cls, "traced", ())
+        keywords = tuple(
+            (
+                key,
+                value.static()
+                if isinstance(value, Part)
+                else TRACED
+                if key in traced and _is_number(value)
+                else value,
+            )
+            for key, value in self.keywords
+        )
+        return dataclasses.replace(self, keywords=keywords)
+
+    def build(self, values: dict[str, Any], path: str) -> Any:
+        """Builds the object, or the factory, with numbers at its paths from `values`."""
+        built = {}
+        for key, value in self.keywords:
+            at = f"{path}.{key}"
+            built[key] = (
+                value.build(values, at)
+                if isinstance(value, Part)
+                else values.get(at, value)
+            )
+        made = functools.partial(self.cls, **built)
+        return made if self.partial else made()
+
+    def to_config(self) -> dict[str, Any]:
+        """The node again, defaults written out."""
+        node: dict[str, Any] = {"_target_": self.target}
+        if self.partial:
+            node["_partial_"] = True
+        for key, value in self.keywords:
+            node[key] = value.to_config() if isinstance(value, Part) else value
+        return node
+
+    def identity(self) -> dict[str, Any]:
+        """The node without keywords at their defaults: what makes a run this run."""
+        node: dict[str, Any] = {"_target_": self.target}
+        defaults = {k: d for k, (_, d) in _parameters(self.cls).items()}
+        for key, value in self.keywords:
+            if isinstance(value, Part):
+                node[key] = value.identity()
+            elif value != defaults.get(key, inspect.Parameter.empty):
+                node[key] = value
+        return node
+
+
+@functools.lru_cache(maxsize=None)
+def locate(target: str, path: str) -> type:
+    """The class at a dotted path.
+
+    Raises:
+        ConfigError: no such module, or no such name in it.
+    """
+    module_name, _, name = str(target).rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot import {target!r} ({error})") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigError(
+            f"{path}: {module_name} has no class {name!r}{nearest(name, vars(module))}"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
+    """Keyword -> (annotation, default) of a class: what a config may set.
+
+    Left out are rngs and the linear factory, and widths (positional without a default):
+    whoever builds the part gives them.
+    """
+    init = made.__init__ if inspect.isclass(made) else made
+    hints = typing.get_type_hints(init)
+    return {
+        name: (hints.get(name, Any), p.default)
+        for name, p in inspect.signature(init).parameters.items()
+        if name not in ("self", "rngs", "linear")
+        and (
+            p.kind is p.KEYWORD_ONLY
+            or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
+        )
+    }
+
+
+def coerce(value: Any, annotation: Any, path: str) -> Any:
+    """`value` as the annotated type: int, float, bool, str, None, unions, tuples.
+
+    An int is accepted for a float; nothing else is converted.
+
+    Raises:
+        ConfigError: naming the path, the type expected and what came.
+    """
+    if annotation is Any or annotation is inspect.Parameter.empty:
+        return tuple(value) if isinstance(value, list) else value
+    options = (
+        typing.get_args(annotation)
+        if isinstance(annotation, types.UnionType)
+        or typing.get_origin(annotation) is typing.Union
+        else (annotation,)
+    )
+    for option in options:
+        ok, converted = _convert(value, option)
+        if ok:
+            return converted
+    wanted = " or ".join(_type_name(option) for option in options)
+    raise ConfigError(f"{path}: expected {wanted}, got {value!r}")
+
+
+def _convert(value: Any, option: Any) -> tuple[bool, Any]:
+    origin = typing.get_origin(option) or option
+    if option is type(None):
+        return value is None, None
+    if option is bool:
+        return isinstance(value, bool), value
+    if option is int:
+        return isinstance(value, int) and not isinstance(value, bool), value
+    if option is float:
+        return _is_number(value), float(value) if _is_number(value) else value
+    if option is str:
+        return isinstance(value, str), value
+    if origin is tuple:
+        return isinstance(value, (list, tuple)), tuple(value or ())
+    if origin is dict:
+        return isinstance(value, dict), value
+    # Factories and objects (norms, schemes) come as parts; None is a part left out.
+    return value is None, value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _type_name(option: Any) -> str:
+    names = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        type(None): "null",
+    }
+    return names.get(option) or "a part (a mapping with _target_)"
+
+
+def _listing(names) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,223 @@
+"""Everything compiled for one static signature, as pure functions of one member.
+
+A member is a seed and the traced numbers of its config. Its state is a flat dict of
+parameters, a flat dict of other model state, the optimizer's state and the step. All
+functions here are for one member; `experiments.execution` runs them over many.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from blocks.parameters import Layout, layout_of
+from experiments.data.dataset import Dataset
+from experiments.errors import ConfigError
+from experiments.parts import Part
+
+CHUNK = 50  # optimizer steps in one call: the size of the metrics buffer
+
+# Streams of random numbers of a member, all from its seed.
+INIT, TRAIN, VALIDATION, PROBE = range(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What a program depends on: two runs with equal signatures share one program."""
+
+    model: Part
+    data: Part
+    optimizer: Part
+    schedule: Part
+    task: Part
+    batch_size: int
+    seq_len: int
+    data_fingerprint: str
+    traced: tuple[str, ...]  # paths of the numbers that are inputs
+
+    @property
+    def x64(self) -> bool:
+        """Whether the program computes in float64 (and its numbers come as such)."""
+        return self.model.get("dtype") == "float64"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    """What training carries from step to step."""
+
+    params: dict[str, jax.Array]
+    rest: dict[str, jax.Array]
+    opt: Any
+    step: jax.Array
+
+
+class Program:
+    """Pure functions of one member; nothing is compiled or allocated here.
+
+    Raises:
+        ConfigError: the parts do not fit together.
+    """
+
+    def __init__(self, signature: Signature, dataset: Dataset):
+        self.signature = signature
+        self.dataset = dataset
+        self.source = signature.data.build({}, "data")
+        any_value = dict.fromkeys(signature.traced, 1.0)  # shapes depend on none
+        with jax.enable_x64(signature.x64):
+            try:
+                self.layout: Layout = layout_of(
+                    lambda: self._build_model(any_value, jnp.uint32(0))
+                )
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"model: {error}") from None
+        optimizer = signature.optimizer.build(any_value, "optimizer")
+        self.groups: dict[str, str] = optimizer.groups(self.layout.specs)
+        model = nnx.merge(
+            self.layout.graphdef, self.layout.params, self.layout.state
+        )
+        self.tap_shape: tuple[int, int] = model.blocks.tap_shape
+
+    @property
+    def n_params(self) -> int:
+        return sum(spec.size for spec in self.layout.specs.values())
+
+    @property
+    def dtype(self):
+        """Of parameters, optimizer state and traced numbers."""
+        return jnp.float64 if self.signature.x64 else jnp.float32
+
+    # -- pieces ----------------------------------------------------------------
+
+    def _build_model(self, values: dict, seed: jax.Array) -> nnx.Module:
+        make = self.signature.model.build(values, "model")
+        rngs = nnx.Rngs(params=jax.random.fold_in(jax.random.key(seed), INIT))
+        if self.dataset.vocab_size is None:
+            return make(rngs=rngs)
+        vocab_size = self.signature.model["vocab_size"] or self.dataset.vocab_size
+        return make(vocab_size=vocab_size, rngs=rngs)
+
+    def _optimizer(self, values: dict, steps: jax.Array) -> tuple[Any, Any]:
+        """The optax transform of the traced numbers, and the schedule's multiplier."""
+        optimizer = self.signature.optimizer.build(values, "optimizer")
+        schedule = self.signature.schedule.build(values, "schedule")
+        multiplier = functools.partial(schedule, steps=steps)
+        return optimizer, multiplier
+
+    def _batch(self, data: dict, seed, stream: int, i, split: str):
+        """Batch number `i` of a stream: a pure function of (source, seed, i)."""
+        key = jax.random.fold_in(jax.random.key(seed), stream)
+        return self.source.batch(
+            data,
+            jax.random.fold_in(key, i),
+            split=split,
+            batch_size=self.signature.batch_size,
+            seq_len=self.signature.seq_len,
+        )
+
+    def _loss(self, params: dict, rest: dict, batch, taps=None):
+        model = self.layout.merge(params, rest)
+        loss, measured = model.loss(batch, taps)
+        _, rest = self.layout.split(model)
+        return loss, (rest, measured)
+
+    # -- functions of a member -------------------------------------------------
+
+    def init(self, seed: jax.Array, values: dict, steps: jax.Array) -> State:
+        """The state before the first step."""
+        model = self._build_model(values, seed)
+        params, rest = self.layout.split(model)
+        params = {path: x.astype(self.dtype) for path, x in params.items()}
+        optimizer, multiplier = self._optimizer(values, steps)
+        opt = optimizer.transform(self.layout.specs, multiplier).init(params)
+        return State(params, rest, opt, jnp.int32(0))
+
+    def train_steps(
+        self, state: State, seed, values: dict, steps, n, data: dict
+    ) -> tuple[State, dict[str, jax.Array]]:
+        """`n` <= CHUNK optimizer steps.
+
+        `n` is traced: every chunk length runs the same executable, so where a run is
+        cut into chunks changes nothing, not even the last bit.
+
+        Returns:
+            The new state and arrays [CHUNK] of which the first `n` are filled: `loss`
+            (nats per token, before the update), `grad_norm` (before clipping) and
+            `learning_rate`.
+        """
+        optimizer, multiplier = self._optimizer(values, steps)
+        transform = optimizer.transform(self.layout.specs, multiplier)
+
+        def body(i, carry):
+            state, metrics = carry
+            batch = self._batch(data, seed, TRAIN, state.step, "train")
+            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
+                state.params, state.rest, batch
+            )
+            updates, opt = transform.update(grads, state.opt, state.params)
+            params = optax.apply_updates(state.params, updates)
+            row = {
+                "loss": loss,
+                "grad_norm": optax.global_norm(grads),
+                "learning_rate": optimizer.learning_rate * multiplier(state.step),
+            }
+            metrics = {
+                k: metrics[k].at[i].set(row[k].astype(metrics[k].dtype)) for k in row
+            }
+            return State(params, rest, opt, state.step + 1), metrics
+
+        empty = jnp.full((CHUNK,), jnp.nan, self.dtype)
+        metrics = {"loss": empty, "grad_norm": empty, "learning_rate": empty}
+        return jax.lax.fori_loop(0, n, body, (state, metrics))
+
+    def evaluate(self, state: State, seed, n_batches, data: dict) -> jax.Array:
+        """Mean loss over the first `n_batches` validation batches of the seed."""
+
+        def body(i, total):
+            batch = self._batch(data, seed, VALIDATION, i, "validation")
+            return total + self._loss(state.params, state.rest, batch)[0]
+
+        total = jax.lax.fori_loop(0, n_batches, body, jnp.zeros((), self.dtype))
+        return total / n_batches
+
+    def probe(self, state: State, seed, data: dict) -> dict[str, jax.Array]:
+        """Per-layer measurements of the loss on the seed's probe batch.
+
+        Returns:
+            quantity -> array: gradients by parameter (`grad_norm/...`, [n_layers] for
+            parameters of the stack, [] otherwise), `stream_grad_norm`,
+            `stream_mean_square`, `branch_mean_square` [n_layers, sub-layers],
+            `input_mean_square`, `branch_gain`, `grad_norm/total`, `loss` [].
+        """
+        batch = self._batch(data, seed, PROBE, 0, "train")
+        taps = jnp.zeros(self.tap_shape, self.dtype)
+        (loss, (_, measured)), (grads, tap_grads) = jax.value_and_grad(
+            lambda params, taps: self._loss(params, state.rest, batch, taps),
+            argnums=(0, 1),
+            has_aux=True,
+        )(state.params, taps)
+        out = dict(measured)
+        out["loss"] = loss
+        out["stream_grad_norm"] = jnp.sqrt(tap_grads)
+        out["branch_gain"] = jnp.mean(jnp.sum(measured["branch_mean_square"], axis=1))
+        squares = {}
+        for path, grad in grads.items():
+            n_stacked = self.layout.specs[path].n_stacked
+            axes = tuple(range(min(n_stacked, 1), grad.ndim))
+            squares[path] = jnp.sum(jnp.square(grad), axis=axes)
+            out[f"grad_norm/{short_name(path)}"] = jnp.sqrt(squares[path])
+        out["grad_norm/total"] = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
+        return out
+
+    def probe_at_init(self, seed, values: dict, steps, data: dict):
+        """`probe` of the untrained model, as one program."""
+        return self.probe(self.init(seed, values, steps), seed, data)
+
+
+def short_name(path: str) -> str:
+    """'blocks/layers/ffn/branch/up/kernel' -> 'ffn/up/kernel', for reading."""
+    return path.removeprefix("blocks/layers/").replace("/branch/", "/")

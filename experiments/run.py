@@ -1,0 +1,231 @@
+"""The run directory: the only module that creates or writes one.
+
+See docs/run_directory.md for the contract.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import pathlib
+import re
+import time
+import traceback
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.config import Config
+from experiments.errors import UserError
+
+UNTIMED = ("seconds", "tokens_per_second")  # columns that may differ between runs
+
+
+@dataclasses.dataclass
+class Status:
+    """Contents of status.json."""
+
+    state: str
+    step: int
+    steps: int
+    started: float
+    updated: float
+    seconds: float = 0.0
+    diverged_step: int | None = None
+    error: str | None = None
+    attempt: int = 1
+    params_digest: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do for the run."""
+        return self.state in ("completed", "diverged")
+
+
+class BusyError(UserError):
+    """Another launcher holds the run."""
+
+
+class RunDirectory:
+    """One run on disk. Creating the object touches nothing; `open` does.
+
+    Args:
+        config: the run.
+        data_fingerprint: of the data it sees.
+    """
+
+    def __init__(self, config: Config, data_fingerprint: str):
+        self.config = config
+        self.identity = config.identity(data_fingerprint)
+        self.root = pathlib.Path(config.runtime.output_dir) / config.name
+        found = sorted(self.root.glob(f"*-{self.identity}")) if self.root.is_dir() else []
+        self.path = found[0] if found else self.root / self.run_id
+        self._lock_file = None
+
+    @property
+    def run_id(self) -> str:
+        return f"{_slug(self.config)}-{self.identity}"
+
+    # -- life cycle --------------------------------------------------------------
+
+    def status(self) -> Status | None:
+        """What status.json says, None if there is no readable one."""
+        try:
+            node = json.loads((self.path / "status.json").read_text())
+            known = {f.name for f in dataclasses.fields(Status)}
+            return Status(**{k: v for k, v in node.items() if k in known})
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def open(self, env: dict[str, Any]) -> bool:
+        """Creates the directory if need be, takes its lock and marks it running.
+
+        Returns:
+            False if another launcher has finished the run in the meantime.
+
+        Raises:
+            UserError: another launcher is at work on this run, or the folder cannot be
+                written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Closed by `close`, and by the kernel if the process dies: never stale.
+            self._lock_file = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot write there ({error})") from None
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock_file.close()
+            self._lock_file = None
+            raise BusyError(f"{self.path}: another launcher is running it") from None
+        before = self.status()
+        if before is not None and before.is_finished:
+            return False
+        now = time.time()
+        if not (self.path / "config.json").exists():
+            node = self.config.to_config()
+            _write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(node)))
+            _write(self.path / "overrides.txt", "\n".join(self.config.overrides) + "\n")
+            _write(self.path / "config.json", to_json(node, indent=1))
+        _write(self.path / "env.json", to_json(env, indent=1))
+        (self.path / "error.txt").unlink(missing_ok=True)
+        self._status = Status(
+            state="running",
+            step=before.step if before else 0,
+            steps=self.config.steps,
+            started=before.started if before else now,
+            updated=now,
+            seconds=before.seconds if before else 0.0,
+            attempt=before.attempt + 1 if before else 1,
+        )
+        self._opened = now - self._status.seconds
+        self.update()
+        return True
+
+    def update(self, **changes) -> None:
+        """Replaces status.json atomically."""
+        now = time.time()
+        seconds = round(now - self._opened, 3)
+        self._status = dataclasses.replace(
+            self._status, updated=now, seconds=seconds, **changes
+        )
+        _write(self.path / "status.json", to_json(dataclasses.asdict(self._status)))
+
+    def fail(self, error: BaseException) -> None:
+        """Marks the run failed and keeps the traceback."""
+        text = "".join(traceback.format_exception(error))
+        _write(self.path / "error.txt", text)
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        self.update(state="failed", error=line)
+
+    def close(self) -> None:
+        """Lets go of the lock."""
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    # -- rows --------------------------------------------------------------------
+
+    def append(self, file: str, rows: list[dict[str, Any]]) -> None:
+        """Appends rows to metrics.jsonl or probes.jsonl and flushes them to disk."""
+        if not rows:
+            return
+        with (self.path / file).open("a") as f:
+            f.write("".join(to_json(row) + "\n" for row in rows))
+            f.flush()
+            os.fsync(f.fileno())
+
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        """All whole rows of metrics.jsonl or probes.jsonl."""
+        rows = []
+        with contextlib.suppress(OSError):
+            for line in (self.path / file).read_text().splitlines(keepends=True):
+                with contextlib.suppress(ValueError):
+                    rows.append(json.loads(line))
+        return rows
+
+    def rewind(self, file: str, step: int | None) -> list[dict[str, Any]]:
+        """Keeps the rows up to `step` (None: no row) and returns them.
+
+        A line cut by a crash is dropped with what follows it.
+        """
+        path = self.path / file
+        kept, rows = [], []
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text().splitlines(keepends=True):
+                try:
+                    row = json.loads(line) if line.endswith("\n") else None
+                except ValueError:
+                    row = None
+                if row is None or step is None or row["step"] > step:
+                    break
+                kept.append(line)
+                rows.append(row)
+            _write(path, "".join(kept))
+        return rows
+
+
+def to_json(node: Any, indent: int | None = None) -> str:
+    """Strict JSON: what is not a finite number is null."""
+    return json.dumps(_finite(node), indent=indent, allow_nan=False)
+
+
+def _finite(node: Any) -> Any:
+    if isinstance(node, float):
+        return node if math.isfinite(node) else None
+    if isinstance(node, dict):
+        return {k: _finite(v) for k, v in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_finite(v) for v in node]
+    return node
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Replaces a file as a whole: a reader sees the old text or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    temporary.replace(path)
+
+
+def _slug(config: Config) -> str:
+    """What was asked for, readable as a folder name."""
+    asked = [o for o in config.overrides if not _names_place(o)]
+    text = "_".join(_short(o) for o in asked) or "default"
+    return re.sub(r"[^A-Za-z0-9=.+-]+", "_", text)[:80].strip("_.-")
+
+
+def _names_place(override: str) -> bool:
+    return override.lstrip("+~").split("=")[0].split(".")[0] in (
+        "runtime", "name", "tags", "log_every", "experiment", "hydra",
+    )  # fmt: skip
+
+
+def _short(override: str) -> str:
+    key, _, value = override.lstrip("+").partition("=")
+    return f"{key.rsplit('.', 1)[-1]}={value}"

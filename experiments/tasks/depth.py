@@ -1,0 +1,46 @@
+"""The loss gradient of an untrained model, layer by layer."""
+
+import threading
+
+import jax
+
+from experiments.execution import Executables
+from experiments.members import Member, stack_inputs
+from experiments.probes import probe_rows
+
+
+class Depth:
+    """Measures the gradient at initialization and takes no step.
+
+    Writes for every parameter of the stack the Frobenius norm of dLoss/dW of each layer,
+    the residual mean square s_l^2, the input's s_0^2, the branch gain v, and the gradient
+    of the residual stream (docs/run_directory.md). `steps` is ignored.
+    """
+
+    traced = ()
+
+    def compiled_first(self) -> tuple[str, ...]:
+        return ("probe_at_init",)
+
+    def run(
+        self, programs: Executables, members: list[Member], stop: threading.Event
+    ) -> None:
+        del stop  # over in one call
+        seeds, values, steps = stack_inputs(members, programs.program.dtype)
+        measured = jax.device_get(
+            programs.call("probe_at_init", seeds, values, steps, programs.data)
+        )
+        for i, member in enumerate(members):
+            one = {k: v[i] for k, v in measured.items()}
+            member.loss = float(one["loss"])
+            row = {
+                "step": 0,
+                "loss": member.loss,
+                "grad_norm": float(one["grad_norm/total"]),
+            }
+            member.directory.rewind("metrics.jsonl", None)
+            member.directory.rewind("probes.jsonl", None)
+            member.directory.append("probes.jsonl", probe_rows(0, one))
+            member.directory.append("metrics.jsonl", [row])
+            member.state = "completed"
+            member.directory.update(state="completed", step=0, steps=0)

@@ -1,0 +1,283 @@
+"""Training: chunks of compiled steps, with rows, evaluations and checkpoints between."""
+
+import itertools
+import math
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.checkpoints import Checkpoints, digest
+from experiments.execution import Executables
+from experiments.members import Member, stack_inputs
+from experiments.probes import probe_rows
+from experiments.program import CHUNK
+
+
+class Train:
+    """Trains for `steps` steps.
+
+    Where a run is evaluated, probed and cut into chunks is a function of its config
+    alone, so an interrupted run continues as if nothing had happened.
+    """
+
+    traced = ()
+
+    @staticmethod
+    def check(
+        *,
+        eval_every: int | None = 200,
+        eval_batches: int = 16,
+        probe_every: int | None = None,
+        diverged_above: float = 50.0,
+    ) -> None:
+        for name, every in (("eval_every", eval_every), ("probe_every", probe_every)):
+            if every is not None and every < 1:
+                raise ValueError(f"{name} must be at least 1 or null, got {every}")
+        if eval_batches < 1:
+            raise ValueError(f"eval_batches must be at least 1, got {eval_batches}")
+        if not diverged_above > 0:
+            raise ValueError(f"diverged_above must be positive, got {diverged_above}")
+
+    def __init__(
+        self,
+        *,
+        eval_every: int | None = 200,
+        eval_batches: int = 16,
+        probe_every: int | None = None,
+        diverged_above: float = 50.0,
+    ):
+        self.eval_every = eval_every
+        self.eval_batches = eval_batches
+        self.probe_every = probe_every
+        self.diverged_above = diverged_above
+
+    def compiled_first(self) -> tuple[str, ...]:
+        """Functions of the program that a run needs before its first step is done."""
+        return ("init", "train_steps")
+
+    def run(
+        self, programs: Executables, members: list[Member], stop: threading.Event
+    ) -> None:
+        """Runs members to their end, or to the next checkpoint once `stop` is set.
+
+        Members that share calls must stand at the same step and want the same number
+        of them; others take turns.
+        """
+        like = jax.eval_shape(
+            programs.program.init, jnp.uint32(0), *_one(programs, members[0])
+        )
+        resumed = {id(m): _resume(m, like) for m in members}
+
+        def pace(member):
+            step, _ = resumed[id(member)]
+            return step, member.config.steps, member.config.runtime.checkpoint.every or 0
+
+        for _, group in itertools.groupby(sorted(members, key=pace), pace):
+            together = list(group)
+            states = [resumed[id(m)][1] for m in together]
+            _Lockstep(self, programs, together).run(states, stop)
+
+
+def _one(programs: Executables, member: Member):
+    _, values, steps = stack_inputs([member], programs.program.dtype)
+    return jax.tree.map(lambda x: x[0], (values, steps))
+
+
+def _resume(member: Member, like):
+    """(step, state) to start from; rows of steps that will be taken again are dropped."""
+    checkpoints = Checkpoints(
+        member.directory.path / "checkpoints", member.config.runtime.checkpoint.keep
+    )
+    found, problems = checkpoints.restore(like)
+    step, state = found or (None, None)
+    rows = member.directory.rewind("metrics.jsonl", step)
+    member.directory.rewind("probes.jsonl", step)
+    member.seconds = rows[-1].get("seconds", 0.0) if rows else 0.0
+    if step is not None:
+        member.note = f"continued from step {step}"
+    if problems:
+        member.note = "; ".join([*problems, member.note or "started over"])
+    return (0 if step is None else step), state
+
+
+class _Lockstep:
+    """Members that take every step together."""
+
+    def __init__(self, task: Train, programs: Executables, members: list[Member]):
+        self.task = task
+        self.programs = programs
+        self.members = members
+        self.config = members[0].config
+        self.seeds, self.values, self.steps = stack_inputs(
+            members, programs.program.dtype
+        )
+        self.tokens_per_step = self.config.batch_size * self.config.seq_len
+        self.checkpoints = [
+            Checkpoints(m.directory.path / "checkpoints", m.config.runtime.checkpoint.keep)
+            for m in members
+        ]
+        self.saved = 0.0
+
+    # -- the loop ----------------------------------------------------------------
+
+    def run(self, states: list, stop: threading.Event) -> None:
+        step = 0
+        if states[0] is None:
+            state = self.programs.call("init", self.seeds, self.values, self.steps)
+            self.measure(state, 0)
+        else:
+            state = jax.tree.map(lambda *x: jnp.stack(x), *states)
+            step = int(state.step[0])
+        end = self.config.steps
+        while step < end and any(m.state == "running" for m in self.members):
+            n = self.next_stop(step) - step
+            started = time.perf_counter()
+            state, metrics = self.programs.call(
+                "train_steps",
+                state,
+                self.seeds,
+                self.values,
+                self.steps,
+                jnp.int32(n),
+                self.programs.data,
+            )
+            metrics = jax.device_get(metrics)
+            self.record(step, n, metrics, time.perf_counter() - started)
+            step += n
+            self.measure(state, step)
+            stopped = stop.is_set()
+            if step < end and (stopped or self.is_due(step, self.every)):
+                self.save(state, step)
+            if stopped and step < end:
+                for member in self.running():
+                    member.state = "preempted"
+                    member.directory.update(state="preempted", step=step)
+                return
+        self.finish(state, step)
+
+    @property
+    def every(self) -> int | None:
+        return self.config.runtime.checkpoint.every
+
+    def running(self) -> list[Member]:
+        return [m for m in self.members if m.state == "running"]
+
+    @staticmethod
+    def is_due(step: int, every: int | None) -> bool:
+        return every is not None and step % every == 0
+
+    def next_stop(self, step: int) -> int:
+        """The next step at which something other than training happens."""
+        cadences = (CHUNK, self.task.eval_every, self.task.probe_every, self.every)
+        stops = [(step // every + 1) * every for every in cadences if every]
+        return min(*stops, self.config.steps) if stops else self.config.steps
+
+    # -- what is written ---------------------------------------------------------
+
+    def record(self, start: int, n: int, metrics: dict, seconds: float) -> None:
+        """Rows of the steps start + 1 .. start + n; finds members that diverged."""
+        for i, member in enumerate(self.members):
+            if member.state != "running":
+                continue
+            loss = metrics["loss"][i, :n]
+            grad = metrics["grad_norm"][i, :n]
+            # A plain comparison is False for NaN, as it should be here.
+            fine = np.isfinite(grad) & (loss <= self.task.diverged_above)
+            bad = None if fine.all() else int(np.argmin(fine))
+            last = n if bad is None else bad + 1
+            rows = []
+            for k in range(last):
+                step = start + k + 1
+                logged = step % member.config.log_every == 0 or step == member.config.steps
+                if not (logged or k == bad):
+                    continue
+                row = {
+                    "step": step,
+                    "loss": float(loss[k]),
+                    "grad_norm": float(grad[k]),
+                    "learning_rate": float(metrics["learning_rate"][i, k]),
+                    "tokens": step * self.tokens_per_step,
+                    "seconds": round(member.seconds + seconds * (k + 1) / n, 4),
+                    "tokens_per_second": round(n * self.tokens_per_step / seconds, 1),
+                }
+                if not all(math.isfinite(v) for v in row.values()):
+                    row["finite"] = False
+                rows.append(row)
+            member.seconds += seconds
+            member.step = start + last
+            member.loss = float(loss[last - 1])
+            member.tokens_per_second = n * self.tokens_per_step / seconds
+            member.pending = rows
+            if bad is not None:
+                self.flush(member)
+                member.state = "diverged"
+                member.diverged_step = start + bad + 1
+                member.directory.update(
+                    state="diverged", step=member.step, diverged_step=member.step
+                )
+
+    def measure(self, state, step: int) -> None:
+        """Evaluates and probes where it is time, and writes the rows of the chunk."""
+        at_end = step == self.config.steps
+        task, call = self.task, self.programs.call
+        if task.eval_every and (at_end or self.is_due(step, task.eval_every)):
+            losses = call(
+                "evaluate",
+                state,
+                self.seeds,
+                jnp.int32(task.eval_batches),
+                self.programs.data,
+            )
+            for member, loss in zip(self.members, np.asarray(losses), strict=True):
+                if member.state == "running":
+                    self.put_val_loss(member, step, float(loss))
+        if task.probe_every and (at_end or self.is_due(step, task.probe_every)):
+            probes = jax.device_get(
+                call("probe", state, self.seeds, self.programs.data)
+            )
+            for i, member in enumerate(self.members):
+                if member.state == "running":
+                    rows = probe_rows(step, {k: v[i] for k, v in probes.items()})
+                    member.directory.append("probes.jsonl", rows)
+        now = time.monotonic()
+        for member in self.running():
+            self.flush(member)
+        if now - self.saved > 1.0:  # where a run stands: once a second is enough
+            self.saved = now
+            for member in self.running():
+                member.directory.update(step=step)
+
+    def put_val_loss(self, member: Member, step: int, loss: float) -> None:
+        member.val_loss = loss
+        if not member.pending or member.pending[-1]["step"] != step:
+            member.pending.append({"step": step, "tokens": step * self.tokens_per_step})
+        member.pending[-1]["val_loss"] = loss
+        if not math.isfinite(loss):
+            member.pending[-1]["finite"] = False
+
+    @staticmethod
+    def flush(member: Member) -> None:
+        member.directory.append("metrics.jsonl", member.pending)
+        member.pending = []
+
+    def save(self, state, step: int) -> None:
+        for i, (member, checkpoints) in enumerate(
+            zip(self.members, self.checkpoints, strict=True)
+        ):
+            if member.state == "running":
+                checkpoints.save(step, jax.tree.map(lambda x, i=i: x[i], state))
+
+    def finish(self, state, step: int) -> None:
+        """The last checkpoint and the final status of whoever came through."""
+        self.save(state, step)
+        for i, member in enumerate(self.members):
+            if member.state == "running":
+                params = {path: x[i] for path, x in state.params.items()}
+                member.state = "completed"
+                member.step = step
+                member.directory.update(
+                    state="completed", step=step, params_digest=digest(params)
+                )

@@ -1,0 +1,54 @@
+"""hydra/sweeper=batched: every job of a sweep is handed to the launcher at once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.plugins.sweeper import Sweeper
+
+
+@dataclass
+class BatchedSweeperConf:
+    _target_: str = "hydra_plugins.blocklab.sweeper.BatchedSweeper"
+    params: dict[str, Any] | None = None
+    sweeps: dict[str, Any] | None = None
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="batched", node=BatchedSweeperConf, provider="blocklab"
+)
+
+
+class BatchedSweeper(Sweeper):
+    """Hydra's basic sweep without composing every job twice or writing multirun.yaml.
+
+    Args:
+        params: override -> values, as in the basic sweeper.
+        sweeps: several such sets under names of one's own; the jobs of all of them run
+            in one launch. `params` and the command line apply to each.
+    """
+
+    def __init__(self, params: Any = None, sweeps: Any = None):
+        self.params = params
+        self.sweeps = sweeps
+
+    def setup(self, *, hydra_context, task_function, config) -> None:
+        from hydra.core.plugins import Plugins
+
+        self.config = config
+        self.loader = hydra_context.config_loader
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from experiments import job
+        from experiments.sweep import combinations
+
+        parser = OverridesParser.create(config_loader=self.loader)
+        jobs = combinations(self.params, self.sweeps, arguments, parser)
+        job.check_all(self.loader, self.config, jobs)
+        returns = self.launcher.launch(jobs, initial_job_idx=0)
+        job.finish_sweep(returns)
+        return returns
