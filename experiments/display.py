@@ -143,6 +143,7 @@ def print_summary(members: Sequence[Member], console: Console) -> None:
     rank = {"failed": 0, "diverged": 1, "preempted": 2, "busy": 3, "planned": 4}
     ordered = sorted(members, key=lambda m: rank.get(m.state, 9))
     shown = members if len(members) <= MAX_ROWS else ordered[:MAX_ROWS]
+    shared = set.intersection(*(set(m.config.overrides) for m in members))
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state")
@@ -153,7 +154,7 @@ def print_summary(members: Sequence[Member], console: Console) -> None:
         if member.note == "finished before":
             state += " (before)"
         table.add_row(
-            member.directory.path.name,
+            _label(member, shared),
             state,
             str(member.step),
             _number(member.loss),
@@ -166,6 +167,12 @@ def print_summary(members: Sequence[Member], console: Console) -> None:
     counts = ", ".join(f"{n} {state}" for state, n in states.most_common())
     for root in sorted({str(m.directory.root) for m in members}):
         console.print(f"{counts}; everything is in {pathlib.Path(root)}/", soft_wrap=True)
+
+
+def _label(member: Member, shared: set[str]) -> str:
+    """What sets the run apart, or its folder where nothing does."""
+    own = [o for o in member.config.overrides if o not in shared]
+    return " ".join(own) or member.directory.path.name
 
 
 def _number(value: float | None) -> str:

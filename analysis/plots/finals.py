@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from analysis.losses import final_losses
 from analysis.plots import style
+from analysis.states import states_text
 from analysis.stats import Interval, t_interval
 from analysis.text import with_interval
 
@@ -56,11 +57,9 @@ def draw_finals(
                 lw=1.6,
             )
             value = with_interval(interval.mean, interval.half_width)
-            others = _states(members.filter(pl.col("state") != "completed"))
-            labels.append(
-                f"{variant}\n{value}, n={interval.n}"
-                + (f"; {others}" if others else "")
-            )
+            others = states_text(members, without=("completed",))
+            tail = f"; {others}" if others else ""
+            labels.append(f"{variant}\n{value}, n={interval.n}{tail}")
         else:
             axes.plot(
                 0.03,
@@ -71,7 +70,7 @@ def draw_finals(
                 mew=2,
                 transform=axes.get_yaxis_transform(),
             )
-            labels.append(f"{variant}\n{_states(members)}")
+            labels.append(f"{variant}\n{states_text(members)}")
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.yaxis.tick_right()
     axes.set_yticks(range(len(order)), [style.plain(text) for text in labels])
@@ -90,8 +89,3 @@ def _set_final_window(axes, intervals: list[Interval]) -> None:
     high = max([i.mean for i in intervals] + [i.high for i in bars])
     pad = 0.12 * (high - low) or 0.05
     axes.set_xlim(low - pad, high + pad)
-
-
-def _states(members: pl.DataFrame) -> str:
-    counts = members["state"].value_counts(sort=True).rows()
-    return ", ".join(f"{n} {state}" for state, n in counts)

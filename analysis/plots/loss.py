@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis.losses import counted_runs, curve, group_size
 from analysis.plots import style
 from analysis.plots.finals import draw_finals
+from analysis.states import states_text
 from analysis.text import count
 
 MAX_MARKS = 10
@@ -175,13 +176,9 @@ def _caption(runs: pl.DataFrame, metrics: pl.DataFrame, group: int) -> str:
     if group > 1:
         parts.append(f"each point of a line averages {group} logged steps")
     text = "; ".join(parts) + "."
-    left_out = [
-        f"{n} {state}"
-        for state, n in runs["state"].value_counts(sort=True).rows()
-        if state != "completed"
-    ]
+    left_out = states_text(runs, without=("completed",))
     if left_out:
-        text += f" Not completed: {', '.join(left_out)}"
+        text += f" Not completed: {left_out}"
         if (runs["state"] == "diverged").any():
             text += " (cross: last finite loss of a diverged run, not in the mean)"
         text += "."

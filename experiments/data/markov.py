@@ -118,6 +118,7 @@ class Markov:
                 f"got {seq_len}"
             )
         start_key, path_key = jax.random.split(split_key(key, split))
+        arrays = jax.tree.map(jnp.asarray, arrays)  # as loaded, or as passed to jit
         context = jnp.searchsorted(
             arrays["start"], jax.random.bits(start_key, (batch_size,)), side="right"
         ).astype(jnp.int32)

@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 
 from blocks.inits.kaiming import Kaiming
 from blocks.inits.normal import Normal
+from blocks.inits.torch_default import TorchDefault
 from blocks.linear import USES, Linear
 
 
@@ -118,8 +119,6 @@ def test_a_bias_changes_no_kernel():
 
 def test_kernel_and_bias_are_drawn_independently():
     # torch.nn.Linear's bounds are the same for both, so one key would show.
-    from blocks.inits.torch_default import TorchDefault
-
     layer = Linear(
         1, 64, use="hidden", init=TorchDefault(), bias=True, rngs=nnx.Rngs(0)
     )

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.schedules import Constant, WarmupCosine
+
+CONF = Path(__file__).parents[2] / "conf" / "schedule"
 
 # optax 0.2.8 warmup_cosine_decay_schedule(0, 1, 10, 100, 0.1), run in float64.
 COUNTS = [0, 1, 9, 10, 55, 99, 100, 150]
@@ -97,9 +101,9 @@ def test_out_of_range_keywords_are_refused_by_name(keywords, key):
 
 
 def test_yaml_defaults_are_those_of_the_class():
-    node = dict(OmegaConf.load("conf/schedule/warmup_cosine.yaml"))
+    node = dict(OmegaConf.load(CONF / "warmup_cosine.yaml"))
     assert node.pop("_target_") == "experiments.schedules.WarmupCosine"
     assert node == WarmupCosine.__init__.__kwdefaults__
-    assert dict(OmegaConf.load("conf/schedule/constant.yaml")) == {
+    assert dict(OmegaConf.load(CONF / "constant.yaml")) == {
         "_target_": "experiments.schedules.Constant"
     }

@@ -126,7 +126,7 @@ def test_gradient_equals_central_differences(float64):
     graphdef, params = nnx.split(mlp, nnx.Param)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
     check_grads(
-        lambda p, x: nnx.merge(graphdef, p)(x),
+        jax.jit(lambda p, x: nnx.merge(graphdef, p)(x)),
         (params, x),
         order=1,
         modes=["rev"],

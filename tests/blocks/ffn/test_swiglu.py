@@ -53,7 +53,7 @@ def test_equals_the_oracle(float64, bias, inner):
     np.testing.assert_allclose(y, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_equals_the_llama_mlp(golden_units, assert_within, half_tolerance, dtype):
     arrays = golden_units(f"llama_mlp/{dtype}/normal")
     ffn = SwiGLU(16, 20, rngs=nnx.Rngs(0))
@@ -97,7 +97,7 @@ def test_gradient_equals_central_differences(float64):
     graphdef, params = nnx.split(ffn, nnx.Param)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
     check_grads(
-        lambda p, x: nnx.merge(graphdef, p)(x),
+        jax.jit(lambda p, x: nnx.merge(graphdef, p)(x)),
         (params, x),
         order=1,
         modes=["rev"],

@@ -134,7 +134,7 @@ def test_gradient_equals_central_differences(make_norm, float64):
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
     x = jnp.asarray(np.random.default_rng(0).normal(0.5, 1.0, (2, D_MODEL)))
     check_grads(
-        lambda p, x: nnx.merge(graphdef, p)(x),
+        jax.jit(lambda p, x: nnx.merge(graphdef, p)(x)),
         (params, x),
         order=1,
         modes=["rev"],

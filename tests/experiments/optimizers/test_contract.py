@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from blocks.parameters import ROLES, ParamSpec
 
-CONF = Path("conf/optimizer")
+CONF = Path(__file__).parents[3] / "conf" / "optimizer"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 N_LAYERS = 3
 
@@ -161,9 +161,10 @@ def test_every_group_follows_the_schedule_counted_from_zero(make, x64):
     plain = make().transform(SPECS, one)
     scheduled = make().transform(SPECS, lambda count: factors[count])
     a, b = plain.init(params), scheduled.init(params)
+    update_plain, update_scheduled = jax.jit(plain.update), jax.jit(scheduled.update)
     for t in range(3):
-        full, a = plain.update(grads[t], a, params)
-        part, b = scheduled.update(grads[t], b, params)
+        full, a = update_plain(grads[t], a, params)
+        part, b = update_scheduled(grads[t], b, params)
         for path in params:
             np.testing.assert_allclose(part[path], factors[t] * full[path], rtol=1e-14)
 
@@ -200,12 +201,15 @@ def test_float64_parameters_get_float64_state(make, x64):
     assert {x.dtype for x in floats} == {jnp.dtype("float64")}
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-12, 1e12])
-def test_updates_are_finite_at_any_size_of_gradient(make, size):
+def test_updates_are_finite_at_any_size_of_gradient(make):
     params = arrays(0, jnp.float32)
-    grads = {path: size * g for path, g in arrays(1, jnp.float32).items()}
-    after = train(make(), params, lambda t: grads, 3)
-    assert all(np.all(np.isfinite(p)) for p in after.values())
+
+    def after(size):
+        grads = {path: size * g for path, g in arrays(1, jnp.float32).items()}
+        return train(make(), params, lambda t: grads, 3)
+
+    many = jax.jit(jax.vmap(after))(jnp.array([0.0, 1e-30, 1e-12, 1.0, 1e12]))
+    assert all(np.all(np.isfinite(p)) for p in many.values())
 
 
 def test_one_trace_trains_members_with_different_numbers(make):

@@ -1,0 +1,67 @@
+"""Command line: `python -m analysis report outputs/<name>`."""
+
+import argparse
+import difflib
+import sys
+
+COMMANDS = {
+    "report": "figures, tables and one HTML page from a folder of runs",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status: 0 fine, 1 by `--strict`, 2 nothing to read."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    if not arguments:
+        parser.print_help()
+        return 0
+    command = arguments[0]
+    if not command.startswith("-") and command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
+        return _refuse(f"unknown command {command!r}; {hint}")
+    return _report(parser.parse_args(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description="Reads run directories."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    report = commands.add_parser("report", help=COMMANDS["report"])
+    report.add_argument(
+        "directory", help="the folder that holds the runs, outputs/<name>"
+    )
+    report.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit 1 unless every run completed and every expectation was confirmed",
+    )
+    return parser
+
+
+def _report(options: argparse.Namespace) -> int:
+    # Late: Polars and Matplotlib take longer to import than --help should.
+    from rich.console import Console
+
+    from analysis.errors import AnalysisError
+    from analysis.report import write_report
+    from analysis.summary import is_clean
+    from analysis.terminal import show
+
+    try:
+        report = write_report(options.directory)
+    except (AnalysisError, OSError) as error:  # OSError: a full disk, say
+        return _refuse(str(error))
+    show(report, Console())
+    return 1 if options.strict and not is_clean(report.summary) else 0
+
+
+def _refuse(message: str) -> int:
+    print(f"analysis: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The report as one HTML page without outside resources."""
+
+import base64
+from html import escape
+from pathlib import Path
+
+from analysis.expectations import CONFIRMED, NOT_CONFIRMED
+from analysis.text import count, minus, number, with_interval
+
+CSS = """
+:root { color-scheme: light; }
+body { margin: 2.5rem auto; max-width: 68rem; padding: 0 1.5rem; color: #222;
+  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+h1 { font-size: 1.9rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.3rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid #ddd; }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
+.question { font-size: 1.15rem; color: #444; margin: 0 0 1rem; }
+.note { color: #666; font-size: .9rem; margin: .3rem 0 1rem; }
+.warn { background: #fdf3e2; border-left: 4px solid #e69f00; padding: .6rem 1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; }
+th, td { text-align: left; padding: .35rem .9rem .35rem 0; vertical-align: top;
+  border-bottom: 1px solid #e6e6e6; }
+th { font-weight: 600; color: #555; }
+td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.yes { color: #00694f; font-weight: 600; } .no { color: #b34700; font-weight: 600; }
+.open { color: #555; font-weight: 600; }
+figure { margin: 1rem 0 2rem; } img { max-width: 100%; height: auto; }
+code { font-size: .88em; }
+"""
+
+
+def render(summary: dict, figures: list[tuple[str, Path]]) -> str:
+    """Returns the page; figures are (family, PNG file) and are embedded."""
+    body = [f"<h1>{escape(summary['title'])}</h1>"]
+    if summary["question"]:
+        body.append(f'<p class="question">{escape(summary["question"])}</p>')
+    body.append(f"<p>{states_line(summary)}</p>")
+    body += _warnings(summary)
+    if summary["expected"]:
+        body += ["<h2>Expected and measured</h2>", _expected(summary["expected"])]
+    for family in summary["families"]:
+        body.append(f"<h2>{escape(family['family'])}</h2>")
+        body += _family(family)
+        for name, path in figures:
+            if name == family["family"]:
+                body.append(_image(path))
+    title = escape(summary["title"])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{title}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def states_line(summary: dict) -> str:
+    """`48 runs: 45 completed, 3 diverged.`"""
+    states = ", ".join(f"{n} {state}" for state, n in summary["states"].items())
+    return escape(f"{count(summary['n_runs'], 'run')}: {states}.")
+
+
+def verdict_line(outcome: dict) -> str:
+    """The verdict with its reason, if it has one."""
+    reason = f": {outcome['reason']}" if outcome["reason"] else ""
+    return outcome["verdict"] + reason
+
+
+def measured_text(outcome: dict) -> str:
+    """`−0.476 ± 0.008`."""
+    return minus(with_interval(outcome["measured"], outcome["half_width"]))
+
+
+def band_text(outcome: dict) -> str:
+    """`−0.475 ± 0.02`: the expected value with its tolerance, as they were given."""
+    expected, tolerance = number(outcome["expected"]), number(outcome["tolerance"])
+    return minus(f"{expected} ± {tolerance}")
+
+
+def interval_text(interval: dict) -> str:
+    """`2.4031 ± 0.0042`, or the mean and a word where there is one seed only."""
+    text = minus(with_interval(interval["mean"], interval["half_width"]))
+    return text if interval["n"] > 1 else f"{text} (one seed: no interval)"
+
+
+def state_text(variant: dict) -> str:
+    """`3 completed, 1 diverged`."""
+    return ", ".join(f"{n} {state}" for state, n in variant["states"].items())
+
+
+def _warnings(summary: dict) -> list[str]:
+    lines = []
+    missing = summary["n_runs"] - summary["states"].get("completed", 0)
+    if missing:
+        lines.append(
+            f"{missing} of {count(summary['n_runs'], 'run')} did not complete. Means "
+            "and laws below are over completed runs only; where the missing ones are "
+            "not a random part, they are biased."
+        )
+    if summary["problems"]:
+        lines.append(
+            f"{count(len(summary['problems']), 'run')} could not be read in full: "
+            + "; ".join(f"{p['run_id']} ({p['problem']})" for p in _few(summary))
+        )
+    return [f'<p class="warn">{escape(line)}</p>' for line in lines]
+
+
+def _few(summary: dict, limit: int = 10) -> list[dict]:
+    problems = summary["problems"]
+    if len(problems) <= limit:
+        return problems
+    rest = {"run_id": f"and {len(problems) - limit} more", "problem": "summary.json"}
+    return [*problems[:limit], rest]
+
+
+def _family(family: dict) -> list[str]:
+    parts = [_runs(family["variants"])]
+    if family["losses"]:
+        parts += ["<h3>Where training ended</h3>", _losses(family["losses"])]
+    if family["laws"]:
+        parts += ["<h3>Gradient against depth</h3>", _laws(family["laws"])]
+    return parts
+
+
+def _runs(variants: list[dict]) -> str:
+    rows = []
+    for variant in variants:
+        notes = [
+            f"seed {run['seed']} diverged at step {run['diverged_step']}"
+            for run in variant["diverged"]
+        ]
+        notes += [
+            f"seed {run['seed']} failed: {run['error'] or 'no error recorded'}"
+            for run in variant["failed"]
+        ]
+        rows.append(
+            (variant["variant"], variant["n_seeds"], state_text(variant), *[notes])
+        )
+    return _table(("variant", "seeds", "runs", "what happened"), rows)
+
+
+def _losses(losses: list[dict]) -> str:
+    name = "validation" if losses[0]["measure"] == "val_loss" else "training"
+    rows = [
+        (
+            row["variant"],
+            interval_text(row),
+            number(row["sd"], 2),
+            row["n"],
+            number(row["bits_per_byte"]),
+            interval_text(row["to_best"]) if row["to_best"] else "",
+            row["step"],
+        )
+        for row in losses
+    ]
+    heads = (
+        "variant",
+        f"{name} loss [nats/token]",
+        "SD",
+        "seeds",
+        "bits/byte",
+        "minus the best, paired by seed",
+        "step",
+    )
+    return _table(heads, rows) + (
+        '<p class="note">Mean over seeds ± half the 95 % Student-t interval. '
+        "Differences are one interval each, not corrected for their number.</p>"
+    )
+
+
+def _laws(laws: list[dict]) -> str:
+    rows = []
+    for law in (law for law in laws if law["layer"] == "last"):
+        head = (law["variant"], law["name"])
+        if law["error"]:
+            rows.append((*head, law["error"], *[""] * 7, law["left_out"]))
+            continue
+        theory = law["theory"]
+        rows.append(
+            (
+                *head,
+                interval_text(law["exponent"]),
+                law["exponent"]["n"],
+                law["kind"],
+                f"{law['max_residual_power']:.3f}",
+                minus(number(theory["exponent"], 3)),
+                minus(number(theory["asymptote"], 2)),
+                number(theory["s0_square"], 3),
+                number(theory["v"], 3),
+                [theory["reason"], *law["left_out"]],
+            )
+        )
+    heads = (
+        "variant",
+        "norm",
+        "exponent p",
+        "seeds",
+        "law",
+        "max residual",
+        "theory, these depths",
+        "theory, L → ∞",
+        "s₀²",
+        "v",
+        "remarks",
+    )
+    depths = sorted({d for law in laws for d in law["depths"]})
+    return _table(heads, rows) + (
+        '<p class="note">‖∂loss/∂W‖<sub>F</sub> ∝ L<sup>p</sup> for the last block, L '
+        f"in {', '.join(map(str, depths))}; p is the mean of the seeds' own slopes ± "
+        "half the 95 % Student-t interval; residuals are of ln g. Theory: "
+        "C/√(s₀² + vL) with the measured s₀² and v where the stream grows that way (a "
+        "power-law fit on a finite grid finds less than ½), constant where the stream "
+        "is constant. It assumes a normalizer that divides by the scale.</p>"
+    )
+
+
+def _expected(outcomes: list[dict]) -> str:
+    classes = {CONFIRMED: "yes", NOT_CONFIRMED: "no"}
+    rows = [
+        (
+            o["id"],
+            o["label"],
+            f"{o['quantity']} ({o['fit']})",
+            band_text(o),
+            measured_text(o),
+            o["n"],
+            _Raw(
+                f'<span class="{classes.get(o["verdict"], "open")}">'
+                f"{escape(verdict_line(o))}</span>"
+            ),
+            o["source"],
+        )
+        for o in outcomes
+    ]
+    heads = (
+        "check",
+        "variant",
+        "quantity (fit)",
+        "expected ± tolerance",
+        "measured ± interval",
+        "seeds",
+        "verdict",
+        "source",
+    )
+    return _table(heads, rows)
+
+
+class _Raw(str):
+    """A cell that is HTML already."""
+
+
+def _table(heads: tuple, rows: list[tuple]) -> str:
+    def cell(value) -> str:
+        if isinstance(value, _Raw):
+            return f"<td>{value}</td>"
+        if isinstance(value, list):
+            return f"<td>{'<br>'.join(escape(str(v)) for v in value)}</td>"
+        kind = ' class="n"' if len(str(value)) < 30 else ""
+        return f"<td{kind}>{escape(str(value))}</td>"
+
+    head = "".join(f"<th>{escape(h)}</th>" for h in heads)
+    lines = ["<tr>" + "".join(map(cell, row)) + "</tr>" for row in rows]
+    return (
+        f'<div class="scroll"><table>\n<tr>{head}</tr>\n'
+        + "\n".join(lines)
+        + "\n</table></div>"
+    )
+
+
+def _image(path: Path) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    name = escape(path.stem.replace("_", " "))
+    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"></figure>'

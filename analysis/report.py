@@ -1,0 +1,146 @@
+"""Writes DIR/report: one page, its figures, and the numbers as JSON."""
+
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from analysis.depths import DOWN, STREAM, UP
+from analysis.errors import AnalysisError
+from analysis.load import Runs, load
+from analysis.page import render
+from analysis.plots import style
+from analysis.plots.depth import depth_figure
+from analysis.plots.loss import loss_figure
+from analysis.plots.profile import profile_figure
+from analysis.plots.stream import stream_figure
+from analysis.summary import summarise
+from analysis.variants import is_depth_family
+
+FOLDER = "report"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written: the summary, and where page and figures are."""
+
+    summary: dict
+    page: Path
+    figures: list[Path]
+
+
+def write_report(directory: str | Path) -> Report:
+    """Writes `report/index.html`, `report/figures/*.png` and `report/summary.json`.
+
+    All of it appears at once: it is made in a hidden folder beside the old report and
+    then takes its place.
+
+    Raises:
+        AnalysisError: the folder holds no runs, cannot be written to, or has a
+            `report` that is not one.
+    """
+    table = load(directory)
+    summary = summarise(table)
+    home = table.directory
+    _refuse_foreign(home / FOLDER)
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".report-", dir=home))
+    except OSError as error:
+        raise AnalysisError(f"cannot write a report into {home}: {error}") from error
+    try:
+        temporary.chmod(0o755)  # mkdtemp makes a private folder
+        figures = _write_figures(table, temporary / "figures")
+        summary["figures"] = [f"figures/{path.name}" for _, path in figures]
+        text = json.dumps(_strict(summary), indent=2, allow_nan=False)
+        (temporary / "summary.json").write_text(text + "\n", encoding="utf-8")
+        page = render(summary, figures)
+        (temporary / "index.html").write_text(page, encoding="utf-8")
+        _replace(home / FOLDER, temporary)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    target = home / FOLDER
+    return Report(
+        summary=summary,
+        page=target / "index.html",
+        figures=[target / name for name in summary["figures"]],
+    )
+
+
+def figures_of(table: Runs, family: str) -> dict[str, Figure]:
+    """Name -> figure, only those that the family has data for."""
+    runs = table.runs.filter(pl.col("family") == family)
+    metrics = table.metrics.join(runs.select("run_id"), on="run_id", how="semi")
+    probes = table.probes.join(runs.select("run_id"), on="run_id", how="semi")
+    done = runs.filter(state="completed").select("run_id")
+    recorded = set(probes.join(done, on="run_id", how="semi")["quantity"])
+    figures = {}
+    if is_depth_family(family):
+        for quantity, layer in ((UP, "last"), (DOWN, "last"), (UP, "first")):
+            if quantity in recorded:
+                name = f"depth_{_short(quantity)}_{layer}"
+                figures[name] = depth_figure(runs, probes, quantity, layer)
+    elif not metrics.drop_nulls("loss").is_empty():
+        figures["loss"] = loss_figure(runs, metrics, "Loss while training")
+    if UP in recorded:
+        figures[f"profile_{_short(UP)}"] = profile_figure(runs, probes, UP)
+    if STREAM in recorded:
+        figures["stream"] = stream_figure(runs, probes)
+    return figures
+
+
+def _write_figures(table: Runs, folder: Path) -> list[tuple[str, Path]]:
+    folder.mkdir()
+    families = list(table.runs["family"].unique(maintain_order=True))
+    written = []
+    for family in families:
+        # One family, the usual case, needs no prefix.
+        prefix = "" if len(families) == 1 else re.sub(r"\W+", "_", family) + "_"
+        for name, figure in figures_of(table, family).items():
+            path = folder / f"{prefix}{name}.png"
+            style.save(figure, path)
+            written.append((family, path))
+    return written
+
+
+def _short(quantity: str) -> str:
+    return quantity.removeprefix("grad_norm/").removesuffix("/kernel").replace("/", "_")
+
+
+def _refuse_foreign(target: Path) -> None:
+    """What stands in the way must be a report, or it is not ours to replace."""
+    if target.exists() and not (target / "summary.json").is_file():
+        raise AnalysisError(f"{target} is in the way and is not a report; move it")
+
+
+def _replace(target: Path, new: Path) -> None:
+    """Moves `new` to `target`; a folder in its place is kept until that worked."""
+    if not target.exists():
+        os.replace(new, target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=".report-old-", dir=target.parent)) / FOLDER
+    os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except OSError:
+        os.replace(old, target)
+        raise
+    finally:
+        shutil.rmtree(old.parent, ignore_errors=True)
+
+
+def _strict(value):
+    """NaN and infinity, which JSON does not have, become null."""
+    if isinstance(value, dict):
+        return {str(key): _strict(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,173 @@
+"""Everything a report says, as plain numbers and text: what summary.json holds."""
+
+import math
+from dataclasses import asdict
+
+import polars as pl
+
+from analysis.depths import (
+    DOWN,
+    UP,
+    DepthSample,
+    depth_sample,
+    probe_values,
+    theory_for,
+)
+from analysis.expectations import CONFIRMED, evaluate
+from analysis.laws import linear_law, power_law
+from analysis.load import Runs
+from analysis.losses import final_losses
+from analysis.states import state_counts
+from analysis.stats import Interval, paired_difference, t_interval
+from analysis.variants import is_depth_family
+
+# quantity, layer, short name; all in summary.json, the page shows the last blocks.
+LAWS = ((UP, "last", "W1 last"), (DOWN, "last", "W2 last"), (UP, "first", "W1 first"))
+BITS = 1 / math.log(2)
+
+
+def summarise(table: Runs) -> dict:
+    """The content of a report: runs, families with losses or laws, expectations.
+
+    Numbers that do not exist are NaN here and null in the file.
+    """
+    runs = table.runs
+    families = list(runs["family"].unique(maintain_order=True))
+    return {
+        "title": table.directory.resolve().name,
+        "question": _question(runs),
+        "n_runs": runs.height,
+        "states": state_counts(runs),
+        "problems": [
+            {"run_id": run_id, "problem": problem}
+            for run_id, problem in runs.select("run_id", "problems").rows()
+            if problem
+        ],
+        "families": [_family(family, table) for family in families],
+        "expected": [asdict(outcome) for outcome in evaluate(table)],
+    }
+
+
+def is_clean(summary: dict) -> bool:
+    """Every run completed and every expectation was confirmed (`--strict`)."""
+    return set(summary["states"]) == {"completed"} and all(
+        outcome["verdict"] == CONFIRMED for outcome in summary["expected"]
+    )
+
+
+def _question(runs: pl.DataFrame) -> str | None:
+    if "config.tags.question" not in runs.columns:
+        return None
+    found = runs["config.tags.question"].drop_nulls()
+    return str(found[0]).strip() if len(found) else None
+
+
+def _family(family: str, table: Runs) -> dict:
+    runs = table.runs.filter(pl.col("family") == family)
+    variants = list(runs["variant"].unique(maintain_order=True))
+    is_depth = is_depth_family(family)
+    return {
+        "family": family,
+        "variants": [_variant(v, runs.filter(variant=v)) for v in variants],
+        "losses": [] if is_depth else _losses(runs, table.metrics, variants),
+        "laws": _laws(runs, table.probes, variants) if is_depth else [],
+    }
+
+
+def _variant(variant: str, runs: pl.DataFrame) -> dict:
+    def listed(state: str, *columns: str) -> list[dict]:
+        return runs.filter(state=state).select("run_id", "seed", *columns).to_dicts()
+
+    return {
+        "variant": variant,
+        "n_runs": runs.height,
+        "n_seeds": runs["seed"].drop_nulls().n_unique(),
+        "states": state_counts(runs),
+        "diverged": listed("diverged", "n_layers", "diverged_step"),
+        "failed": listed("failed", "n_layers", "error"),
+    }
+
+
+def _losses(runs: pl.DataFrame, metrics: pl.DataFrame, variants: list[str]) -> list:
+    """One row per variant that ended, best first, with the paired distance to it."""
+    measure = "val_loss"
+    losses = final_losses(runs, metrics, measure)
+    if losses.is_empty():
+        measure = "loss"
+        losses = final_losses(runs, metrics, measure)
+    by_variant = {}
+    for variant in variants:
+        own = losses.filter(variant=variant)
+        if not own.is_empty():
+            by_variant[variant] = dict(own.select("seed", "value").rows())
+    means = {v: t_interval(list(seeds.values())) for v, seeds in by_variant.items()}
+    order = sorted(means, key=lambda v: means[v].mean)
+    rows = []
+    for variant in order:
+        own = runs.filter(variant=variant)
+        is_bytes = set(own["data_unit"].drop_nulls()) == {"byte"}
+        best, seeds = by_variant[order[0]], by_variant[variant]
+        is_paired = variant != order[0] and bool(best.keys() & seeds.keys())
+        rows.append(
+            {
+                "variant": variant,
+                "measure": measure,
+                **_interval(means[variant]),
+                "bits_per_byte": means[variant].mean * BITS if is_bytes else math.nan,
+                "step": losses.filter(variant=variant)["step"].max(),
+                "to_best": _interval(paired_difference(best, seeds))
+                if is_paired
+                else None,
+            }
+        )
+    return rows
+
+
+def _laws(runs: pl.DataFrame, probes: pl.DataFrame, variants: list[str]) -> list[dict]:
+    rows = []
+    for quantity, layer, name in LAWS:
+        values = probe_values(runs, probes, quantity, layer)
+        for variant in variants:
+            own = values.filter(variant=variant)
+            if own.is_empty():
+                continue
+            sample = depth_sample(own)
+            head = {
+                "variant": variant,
+                "quantity": quantity,
+                "layer": layer,
+                "name": name,
+                "depths": list(sample.depths),
+                "left_out": list(sample.left_out),
+            }
+            rows.append(head | _law(sample, runs, probes, variant, layer))
+    return rows
+
+
+def _law(sample: DepthSample, runs, probes, variant: str, layer: str) -> dict:
+    if len(sample.depths) < 2:
+        return {"error": "one depth only: no law" if sample.depths else "no values"}
+    if not sample.by_seed:
+        return {"error": "no seed reached every depth"}
+    law = power_law(sample.depths, sample.by_seed)
+    theory = theory_for(runs, probes, variant, law) if layer == "last" else None
+    s0_square = theory.s0_square if theory and theory.s0_square > 0 else 1.0
+    return {
+        "error": None,
+        "exponent": _interval(law.exponent),
+        "kind": law.kind,
+        "amplitude": law.amplitude,
+        "geometric_means": list(law.geometric_means),
+        "theil_sen": law.theil_sen,
+        "max_residual_power": law.max_residual_power,
+        "max_residual_exponential": law.max_residual_exponential,
+        "rate_per_block": _interval(law.rate),
+        "theory": asdict(theory) if theory else None,
+        "linear": asdict(
+            linear_law(sample.depths, sample.by_seed, s0_square=s0_square)
+        ),
+    }
+
+
+def _interval(interval: Interval) -> dict:
+    return asdict(interval)

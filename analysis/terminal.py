@@ -1,0 +1,101 @@
+"""The summary of a report on the terminal."""
+
+from html import unescape
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from analysis.expectations import CONFIRMED, NOT_CONFIRMED
+from analysis.page import (
+    band_text,
+    interval_text,
+    measured_text,
+    state_text,
+    states_line,
+    verdict_line,
+)
+from analysis.report import Report
+from analysis.text import minus, number
+
+COLOURS = {CONFIRMED: "green", NOT_CONFIRMED: "red"}
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints runs, losses, laws and verdicts, then where the files are."""
+    summary = report.summary
+    console.print(f"[bold]{escape(summary['title'])}[/bold]", highlight=False)
+    if summary["question"]:
+        console.print(escape(summary["question"]), highlight=False)
+    console.print(unescape(states_line(summary)), highlight=False)
+    for family in summary["families"]:
+        _show_family(family, console)
+    if summary["expected"]:
+        _show_expected(summary["expected"], console)
+    # A path must stay one line to be copied or clicked.
+    for path in (report.page, *report.figures):
+        console.print(str(path), soft_wrap=True, highlight=False, markup=False)
+
+
+def _show_family(family: dict, console: Console) -> None:
+    losses = {row["variant"]: row for row in family["losses"]}
+    laws: dict[str, dict] = {}
+    for law in family["laws"]:
+        laws.setdefault(law["variant"], {})[law["name"]] = law
+    table = _table(family["family"], "variant", "runs")
+    if losses:
+        measure = next(iter(losses.values()))["measure"]
+        table.add_column(f"final {measure} [nats/token]".replace("[", r"\["))
+    names = ("W1 last", "W2 last") if laws else ()
+    for name in names:
+        table.add_column(f"p, {name}")
+    if laws:
+        table.add_column("theory W1")
+    for variant in family["variants"]:
+        label = variant["variant"]
+        cells = [escape(label), state_text(variant)]
+        if losses:
+            cells.append(interval_text(losses[label]) if label in losses else "")
+        own = laws.get(label, {})
+        cells += [_law_text(own.get(name)) for name in names]
+        if laws:
+            theory = own.get("W1 last", {}).get("theory")
+            cells.append(minus(number(theory["exponent"], 3)) if theory else "")
+        table.add_row(*cells)
+    console.print(table)
+    for variant in family["variants"]:
+        for run in variant["failed"]:
+            line = f"failed: {run['run_id']}: {run['error'] or 'no error recorded'}"
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _law_text(law: dict | None) -> str:
+    if law is None:
+        return ""
+    if law["error"]:
+        return law["error"]
+    return f"{interval_text(law['exponent'])} {law['kind']}, n={law['exponent']['n']}"
+
+
+def _show_expected(outcomes: list[dict], console: Console) -> None:
+    table = _table(
+        "expected and measured", "check", "variant", "expected", "measured", "verdict"
+    )
+    for o in outcomes:
+        colour = COLOURS.get(o["verdict"], "yellow")
+        table.add_row(
+            escape(o["id"]),
+            escape(o["label"]),
+            band_text(o),
+            f"{measured_text(o)} (n={o['n']})",
+            f"[{colour}]{escape(verdict_line(o))}[/{colour}]",
+        )
+    console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,349 @@
+"""Attention: against released models, against the oracle, and what it must not see."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.test_util import check_grads
+
+from blocks.attention.grouped_query import GroupedQueryAttention, attention_weights
+from blocks.inits.xavier import XavierGaussian
+from blocks.linear import Linear
+from blocks.norms.layernorm import LayerNorm
+from blocks.norms.rmsnorm import RMSNorm
+from blocks.oracle import attention as oracle
+from blocks.oracle import norms
+from blocks.positions.rope import Rope
+
+xavier = functools.partial(Linear, init=XavierGaussian())
+
+
+def make(d_model=12, n_heads=4, *, linear=xavier, **keywords):
+    return GroupedQueryAttention(
+        d_model, n_heads, linear=linear, rngs=nnx.Rngs(0), **keywords
+    )
+
+
+def in_float64(module):
+    """The module with random float64 parameters."""
+    keys = iter(jax.random.split(jax.random.key(7), 100))
+    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
+    drawn = jax.tree.map(
+        lambda leaf: jax.random.normal(next(keys), leaf.shape, jnp.float64), params
+    )
+    return nnx.merge(graphdef, drawn, rest)
+
+
+def weights(linear):
+    bias = None if linear.bias is None else np.asarray(linear.bias[...])
+    return np.asarray(linear.kernel[...]), bias
+
+
+def oracle_norm(norm):
+    if norm is None:
+        return None
+    gain = np.asarray(norm.gain[...])
+    return lambda x: norms.rmsnorm(x, gain=gain, eps=norm.eps)
+
+
+VARIANTS = {
+    "plain": {},
+    "bias": {"bias": True},
+    "bidirectional": {"causal": False},
+    "grouped": {"n_kv_heads": 2},
+    "multi-query, wide heads": {"n_kv_heads": 1, "d_head": 10},
+    "rope": {"positions": Rope, "d_head": 4, "n_kv_heads": 2},
+    "qk_norm before rope": {"positions": Rope, "qk_norm": RMSNorm, "d_head": 4},
+    "inner_norm": {"inner_norm": RMSNorm, "d_head": 5},
+}
+
+
+@pytest.mark.parametrize("keywords", VARIANTS.values(), ids=VARIANTS)
+def test_equals_the_oracle(float64, keywords):
+    attention = in_float64(make(**keywords))
+    x = np.random.default_rng(0).normal(size=(2, 5, 12))
+    y = jax.jit(lambda x: attention(x, (2, 5)))(jnp.asarray(x.reshape(10, 12)))
+    assert y.dtype == jnp.float64
+    for sequence, found in zip(x, y.reshape(2, 5, 12), strict=True):
+        expected = oracle.attention(
+            sequence,
+            q=weights(attention.q),
+            k=weights(attention.k),
+            v=weights(attention.v),
+            o=weights(attention.o),
+            n_heads=4,
+            n_kv_heads=keywords.get("n_kv_heads"),
+            causal=keywords.get("causal", True),
+            rope_base=10000.0 if "positions" in keywords else None,
+            q_norm=oracle_norm(attention.q_norm),
+            k_norm=oracle_norm(attention.k_norm),
+            inner_norm=oracle_norm(attention.inner_norm),
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [VARIANTS["bias"], VARIANTS["bidirectional"], VARIANTS["qk_norm before rope"]],
+    ids=["bias", "bidirectional", "qk_norm before rope"],
+)
+def test_gradient_equals_central_differences(float64, keywords):
+    attention = in_float64(make(**keywords, n_kv_heads=2))
+    graphdef, params = nnx.split(attention, nnx.Param)
+    params = jax.tree.map(lambda leaf: 0.3 * leaf, params)  # weights off 0 and 1
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 12)))
+
+    @jax.jit
+    def function(params, x):
+        return nnx.merge(graphdef, params)(x, (1, 4))
+
+    check_grads(function, (params, x), 1, ["rev"], rtol=1e-6, atol=1e-6, eps=1e-5)
+
+
+def test_equals_the_first_layer_of_qwen3(golden_layer, assert_within):
+    # Grouped heads wider than d_model / n_heads, RMSNorm on q and k before RoPE.
+    w = golden_layer("qwen3")
+    norm = functools.partial(RMSNorm, eps=1e-3)
+    attention = make(
+        32,
+        4,
+        n_kv_heads=2,
+        d_head=12,
+        positions=functools.partial(Rope, base=1e6),
+        qk_norm=norm,
+    )
+    for name in ("q", "k", "v", "o"):
+        kernel = w[f"self_attn.{name}_proj.weight"].T  # torch stores [out, in]
+        getattr(attention, name).kernel.set_value(kernel)
+    attention.q_norm.gain.set_value(w["self_attn.q_norm.weight"])
+    attention.k_norm.gain.set_value(w["self_attn.k_norm.weight"])
+    in_norm = norm(32, rngs=nnx.Rngs(0))
+    in_norm.gain.set_value(w["input_layernorm.weight"])
+    y = attention(in_norm(w["hidden_states.0"].reshape(24, 32)), (2, 12))
+    assert_within(y, w["layers.0.attn_out"].reshape(24, 32), 1e-5)
+
+
+def test_equals_the_first_layer_of_gpt2(golden_layer, assert_within):
+    # Biases everywhere, no rotation, LayerNorm in front.
+    w = golden_layer("gpt2")
+    attention = make(32, 4, bias=True)
+    kernels = jnp.split(w["attn.c_attn.weight"], 3, axis=1)  # GPT-2 stores [in, out]
+    biases = jnp.split(w["attn.c_attn.bias"], 3)
+    for name, kernel, bias in zip("qkv", kernels, biases, strict=True):
+        getattr(attention, name).kernel.set_value(kernel)
+        getattr(attention, name).bias.set_value(bias)
+    attention.o.kernel.set_value(w["attn.c_proj.weight"])
+    attention.o.bias.set_value(w["attn.c_proj.bias"])
+    in_norm = LayerNorm(32, eps=1e-3, rngs=nnx.Rngs(0))
+    in_norm.gain.set_value(w["ln_1.weight"])
+    in_norm.bias.set_value(w["ln_1.bias"])
+    y = attention(in_norm(w["hidden_states.0"].reshape(24, 32)), (2, 12))
+    assert_within(y, w["layers.0.attn_out"].reshape(24, 32), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_weights_equal_a_softmax_of_torch(
+    golden_units, assert_within, half_tolerance, dtype
+):
+    arrays = golden_units(f"softmax/{dtype}/normal")
+    y, pull = jax.vjp(lambda s: attention_weights(s, causal=False), arrays["in.x"])
+    assert y.dtype == jnp.float32
+    fraction = half_tolerance[dtype]
+    assert_within(y, arrays["out"], fraction)
+    dy = arrays["dy"].astype(jnp.float32)
+    assert_within(pull(dy)[0], arrays["grad.x"], fraction)
+
+
+@pytest.mark.parametrize("positions", [None, Rope])
+def test_a_token_sees_neither_later_tokens_nor_other_sequences(positions):
+    attention = make(16, n_kv_heads=2, positions=positions)
+    x = jax.random.normal(jax.random.key(0), (2, 6, 16))
+
+    def seen_by(batch, token):
+        def output(x):
+            y = attention(x.reshape(12, 16), (2, 6)).reshape(2, 6, 16)
+            return jnp.sum(y[batch, token] ** 2)
+
+        return jax.jit(jax.grad(output))(x)
+
+    gradient = seen_by(1, 3)
+    assert (gradient[0] == 0).all()
+    assert (gradient[1, 4:] == 0).all()
+    assert (jnp.abs(gradient[1, :4]).max(axis=-1) > 0).all()
+
+
+def test_without_causality_every_token_of_the_sequence_is_seen():
+    attention = make(causal=False)
+    x = jax.random.normal(jax.random.key(0), (10, 12))
+    loss = lambda x: jnp.sum(attention(x, (2, 5))[5] ** 2)  # noqa: E731
+    gradient = jax.jit(jax.grad(loss))(x)
+    assert (gradient[:5] == 0).all()
+    assert (jnp.abs(gradient[5:]).max(axis=-1) > 0).all()
+
+
+def test_groups_equal_repeated_heads():
+    # Key/value head j serves query heads 2 j and 2 j + 1, not j and j + 2.
+    grouped = make(n_kv_heads=2, positions=Rope, d_head=4)
+    full = make(positions=Rope, d_head=4)
+    for name in ("q", "o"):
+        getattr(full, name).kernel.set_value(getattr(grouped, name).kernel[...])
+    for name in ("k", "v"):
+        kernel = getattr(grouped, name).kernel[...].reshape(12, 2, 4)
+        repeated = jnp.repeat(kernel, 2, axis=1).reshape(12, 16)
+        getattr(full, name).kernel.set_value(repeated)
+    x = jax.random.normal(jax.random.key(1), (10, 12))
+    np.testing.assert_allclose(
+        jax.jit(lambda x: grouped(x, (2, 5)))(x),
+        jax.jit(lambda x: full(x, (2, 5)))(x),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def products(jaxpr):
+    """Shapes of the operands of all matrix products, inner programs included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield tuple(v.aval.shape for v in equation.invars)
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from products(inner)
+
+
+def test_groups_do_not_repeat_keys_and_values():
+    attention = make(n_kv_heads=1)
+    traced = jax.make_jaxpr(lambda x: attention(x, (2, 7)))(jnp.ones((14, 12)))
+    batched = [pair for pair in products(traced.jaxpr) if len(pair[0]) > 2]
+    # Four heads of seven queries are 28 rows against one head of keys and of values.
+    assert batched == [((2, 1, 28, 3), (2, 1, 3, 7)), ((2, 1, 28, 7), (2, 1, 7, 3))]
+
+
+def test_order_counts_only_with_positions_or_a_mask(float64):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 12)))
+    order = jnp.array([3, 0, 5, 1, 4, 2])
+
+    def commutes(attention):
+        apply = jax.jit(lambda x: attention(x, (1, 6)))
+        return np.allclose(apply(x[order]), apply(x)[order], rtol=1e-10, atol=1e-10)
+
+    assert commutes(in_float64(make(causal=False, d_head=4)))
+    assert not commutes(in_float64(make(causal=True, d_head=4)))
+    assert not commutes(in_float64(make(causal=False, d_head=4, positions=Rope)))
+
+
+def test_equal_keys_give_the_running_mean_of_values(float64):
+    attention = in_float64(make())
+    attention.k.kernel.set_value(jnp.zeros((12, 12)))
+    attention.o.kernel.set_value(jnp.eye(12))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 12)))
+    values = np.asarray(attention.v(x))
+    expected = np.cumsum(values, axis=0) / np.arange(1, 6)[:, None]
+    np.testing.assert_allclose(attention(x, (1, 5)), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_qk_norm_makes_scores_blind_to_the_scale_of_queries():
+    attention = make(qk_norm=functools.partial(RMSNorm, eps=1e-12))
+    x = jax.random.normal(jax.random.key(0), (5, 12))
+    before = attention(x, (1, 5))
+    attention.q.kernel.set_value(50 * attention.q.kernel[...])
+    np.testing.assert_allclose(attention(x, (1, 5)), before, rtol=1e-4, atol=1e-5)
+    attention.q_norm.gain.set_value(3 * attention.q_norm.gain[...])
+    assert not np.allclose(attention(x, (1, 5)), before, atol=1e-2)
+
+
+def test_qk_norm_is_shared_by_heads_and_inner_norm_is_not():
+    attention = make(n_kv_heads=2, d_head=5, qk_norm=RMSNorm, inner_norm=RMSNorm)
+    assert attention.q_norm.gain.shape == attention.k_norm.gain.shape == (5,)
+    assert attention.q_norm is not attention.k_norm
+    assert attention.inner_norm.gain.shape == (20,)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_keeps_shape_and_dtype_and_stays_near_float32(dtype):
+    attention = make(
+        n_kv_heads=2, d_head=4, positions=Rope, qk_norm=RMSNorm, inner_norm=RMSNorm
+    )
+    x = jax.random.normal(jax.random.key(0), (10, 12))
+
+    @jax.jit
+    def apply(x):
+        return attention(x, (2, 5))
+
+    @jax.jit
+    @jax.grad
+    def loss_gradient(x):
+        return jnp.sum(attention(x, (2, 5)).astype(jnp.float32) ** 3)
+
+    y = apply(x.astype(dtype))
+    assert (y.shape, y.dtype) == ((10, 12), dtype)
+    scale = {jnp.float32: 0, jnp.bfloat16: 2**-8, jnp.float16: 2**-11}[dtype]
+    expected = apply(x)
+    np.testing.assert_allclose(
+        y.astype(jnp.float32), expected, atol=8 * scale * jnp.abs(expected).max()
+    )
+    gradient, wanted = loss_gradient(x.astype(dtype)), loss_gradient(x)
+    assert gradient.dtype == dtype
+    error = jnp.linalg.norm(gradient.astype(jnp.float32) - wanted)
+    assert error <= 16 * scale * jnp.linalg.norm(wanted)
+
+
+def test_scores_do_not_overflow_in_float16():
+    # q . k is 4 * 200 * 200 = 160000, above the largest float16.
+    attention = make(4, 1)
+    for name in ("q", "k", "v", "o"):
+        getattr(attention, name).kernel.set_value(jnp.eye(4))
+    x = jnp.full((3, 4), 200, jnp.float16)
+    np.testing.assert_array_equal(attention(x, (1, 3)), x)
+
+
+def test_a_single_token_attends_to_itself():
+    attention = make(causal=True)
+    x = jax.random.normal(jax.random.key(0), (3, 12))
+    expected = attention.o(attention.v(x))
+    np.testing.assert_allclose(attention(x, (3, 1)), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_linear_factory_hears_the_uses():
+    calls = []
+
+    def linear(d_in, d_out, *, use, bias, rngs):
+        calls.append((d_in, d_out, use, bias))
+        return lambda x: x
+
+    make(12, 4, n_kv_heads=2, d_head=5, linear=linear)
+    assert calls == [
+        (12, 20, "query", False),
+        (12, 10, "key", False),
+        (12, 10, "value", False),
+        (20, 12, "output", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"n_heads": 6, "n_kv_heads": 4}, "n_heads=6 and n_kv_heads=4"),
+        ({"n_heads": 2, "n_kv_heads": 4}, "n_heads=2 and n_kv_heads=4"),
+        ({"n_heads": 5}, "d_model=12 and n_heads=5"),
+        ({"n_heads": 0}, "n_heads must be positive, got 0"),
+        ({"n_heads": 4, "n_kv_heads": 0}, "n_kv_heads must be positive, got 0"),
+        ({"n_heads": 4, "d_head": -1}, "d_head must be positive, got -1"),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        GroupedQueryAttention.check(d_model=12, **sizes)
+    with pytest.raises(ValueError, match=message):
+        make(12, **sizes)
+
+
+def test_check_accepts_what_a_config_knows():
+    GroupedQueryAttention.check(causal=True, bias=False, n_kv_heads=None, d_head=None)
+    GroupedQueryAttention.check(d_model=12, n_heads=5, d_head=3)
+
+
+def test_shape_that_does_not_fit_the_tokens_is_refused():
+    with pytest.raises(ValueError, match=r"batch \* seq = 2 \* 4 tokens, got"):
+        make()(jnp.ones((10, 12)), (2, 4))

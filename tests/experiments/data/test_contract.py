@@ -1,0 +1,91 @@
+"""What every source in conf/data promises; a new file is covered at once."""
+
+from pathlib import Path
+
+import hydra.utils
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[3] / "conf" / "data"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+SIZE = {"batch_size": 3, "seq_len": 8}
+
+
+@pytest.fixture(params=NAMES)
+def node(request):
+    return OmegaConf.load(CONF / f"{request.param}.yaml")
+
+
+@pytest.fixture
+def source(node, tmp_path):
+    if node.get("path", "") is None:
+        node.path = str(tmp_path / "text.txt")
+        Path(node.path).write_bytes(bytes(range(256)) * 8)
+    return hydra.utils.instantiate(node)
+
+
+def test_the_known_sources_are_found():
+    assert {"stdlib", "bytes", "markov", "gaussian"} <= set(NAMES)
+
+
+def test_yaml_names_every_keyword_with_the_default_of_the_class(node):
+    cls = hydra.utils.get_class(node.pop("_target_"))
+    assert dict(node) == cls.__init__.__kwdefaults__
+    assert dict(node) == cls.check.__kwdefaults__
+    assert set(cls.traced) <= set(node)
+
+
+def test_loading_twice_gives_the_same_data(source):
+    first, second = source.load(), source.load()
+    assert first.fingerprint == second.fingerprint
+    assert first.references == second.references
+    assert first.arrays.keys() == second.arrays.keys()
+    for name, array in first.arrays.items():
+        np.testing.assert_array_equal(array, second.arrays[name])
+
+
+def leaves(source, arrays, key, split="train"):
+    return jax.tree.leaves(source.batch(arrays, key, split=split, **SIZE))
+
+
+def test_batch_is_a_pure_function_of_the_key_under_jit_and_vmap(source):
+    arrays = source.load().arrays
+    keys = jax.random.split(jax.random.key(0), 4)
+    draw = lambda arrays, key: leaves(source, arrays, key)  # noqa: E731
+    alone = [draw(arrays, key) for key in keys]
+    jitted = [jax.jit(draw)(arrays, key) for key in keys]
+    together = jax.jit(jax.vmap(draw, in_axes=(None, 0)))(arrays, keys)
+    for i in range(4):
+        for a, b, c in zip(alone[i], jitted[i], together, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, c[i])
+    assert not np.array_equal(alone[0][0], alone[1][0])
+
+
+def test_equal_keys_give_other_batches_for_validation(source):
+    arrays = source.load().arrays
+    key = jax.random.key(0)
+    train = leaves(source, arrays, key, "train")
+    validation = leaves(source, arrays, key, "validation")
+    assert not np.array_equal(train[0], validation[0])
+
+
+def test_tokens_are_int32_windows_below_the_vocabulary(source):
+    data = source.load()
+    batch = source.batch(data.arrays, jax.random.key(0), split="train", **SIZE)
+    if data.vocab_size is None:
+        assert all(x.dtype == jnp.float32 for x in batch.values())
+        return
+    assert batch.shape == (3, 9)
+    assert batch.dtype == jnp.int32
+    assert batch.min() >= 0
+    assert batch.max() < data.vocab_size
+
+
+def test_unknown_split_is_refused(source):
+    arrays = source.load().arrays
+    with pytest.raises(ValueError, match="test"):
+        leaves(source, arrays, jax.random.key(0), "test")
