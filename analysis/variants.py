@@ -97,24 +97,21 @@ def _label_family(runs: list[RunFacts], is_depth: bool) -> list[str]:
         leaves = [a | b for a, b in zip(leaves, prints, strict=True)]
     names = _leaf_names(varying)
 
-    keys, labels, spelled = [], [], []
-    for chosen, own in zip(choices, leaves, strict=True):
-        scalars = [
-            f"{names[path]}={_leaf_text(path, own[path])}"
-            for path in varying
-            if path in own
-        ]
-        keys.append((*(chosen.get(g) for g in groups), *scalars))
-        short = [_choice_text(g, chosen[g]) for g in groups if chosen.get(g)]
-        labels.append(SEPARATOR.join(short + scalars))
-        long = [f"{g}={_text(chosen.get(g))}" for g in groups]
-        spelled.append(SEPARATOR.join(long + scalars))
     if not groups and not varying:
         return [_only_label(choices[0])] * len(runs)
-    labels = [label or "base" for label in labels]
-    if len(set(labels)) < len(set(keys)):
-        return spelled
-    return labels
+
+    keys, labels, spelled = [], [], []
+    for chosen, own in zip(choices, leaves, strict=True):
+        named = {g: chosen[g] for g in groups if chosen.get(g)}
+        scalars = {path: own[path] for path in varying if path in own}
+        keys.append((*named.items(), *scalars.items()))
+        short = [_choice_text(g, value) for g, value in named.items()]
+        short += [f"{names[p]}={_leaf_text(p, v)}" for p, v in scalars.items()]
+        labels.append(SEPARATOR.join(short) or "base")
+        long = [f"{key}={_text(value)}" for key, value in (named | scalars).items()]
+        spelled.append(SEPARATOR.join(long) or "base")
+    # `none` may be the name of a choice in two groups, `Norm` a class in two modules.
+    return labels if len(set(labels)) == len(set(keys)) else spelled
 
 
 def _own_choices(run: RunFacts) -> dict:

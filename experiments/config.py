@@ -11,34 +11,6 @@ from experiments.parts import Part, coerce
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
 
-# What others call our keys, so that a newcomer's first guess finds the right one.
-ALIASES = {
-    "depth": "model.n_layers",
-    "layers": "model.n_layers",
-    "num_layers": "model.n_layers",
-    "n_layer": "model.n_layers",
-    "width": "model.d_model",
-    "dim": "model.d_model",
-    "hidden_dim": "model.d_model",
-    "hidden_size": "model.d_model",
-    "n_embd": "model.d_model",
-    "num_heads": "model.n_heads",
-    "n_head": "model.n_heads",
-    "heads": "model.n_heads",
-    "intermediate_dim": "model.d_ff",
-    "mlp_dim": "model.d_ff",
-    "vocab": "model.vocab_size",
-    "block_size": "seq_len",
-    "context": "seq_len",
-    "max_steps": "steps",
-    "num_steps": "steps",
-    "batch": "batch_size",
-    "lr": "optimizer.learning_rate",
-    "wd": "optimizer.weight_decay",
-    "warmup": "schedule.warmup_steps",
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """`runtime.checkpoint`: when state is saved. `every` null saves only at the end."""
@@ -97,6 +69,15 @@ class Config:
             ConfigError: a missing, unknown, ill-typed or impossible value; the message
                 names its key.
         """
+        for override in overrides:
+            key, _, value = override.partition("=")
+            group = key.split("@")[0]
+            chooses = "." not in group and (group not in node or group in PARTS)
+            if value.startswith("[") and chooses:  # Hydra would merge the choices
+                raise ConfigError(
+                    f"{key}: expected one choice, got {value} "
+                    f"(to run each, write -m {key}={value[1:-1]})"
+                )
         fields = {f.name: f for f in dataclasses.fields(cls)}
         hints = typing.get_type_hints(cls)
         known = set(fields) - {"choices", "overrides"}

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from hydra.errors import (
-    ConfigCompositionException,
     HydraException,
     MissingConfigException,
     OverrideParseException,
@@ -16,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.compose import CONF
-from experiments.config import ALIASES
-from experiments.errors import RunFailed, UserError, nearest
+from experiments.errors import RunFailed, UserError, nearest, other_name
 
 
 @contextlib.contextmanager
@@ -42,8 +40,17 @@ def one_line(error: Exception) -> str:
     """
     if isinstance(error, (UserError, RunFailed)):
         return f"error: {error}"
+    overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
+    for text in overrides:
+        if text.startswith("="):
+            return f"error: {text}: not an override; expected key=value"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
-        return f"error: {explain(error, sys.argv[1:])}"
+        return f"error: {explain(error, overrides)}"
+    if isinstance(error, ValueError) and "Config group override must be" in str(error):
+        return (  # Hydra does not say which
+            f"error: in {' '.join(overrides)}: a choice must be the name of one "
+            "(to leave an optional part out, write group=null where it has a group)"
+        )
     raise error
 
 
@@ -52,20 +59,22 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not an override; expected key=value (or key=a,b with -m)"
+        return (
+            f"{error.override}: not an override; expected key=value "
+            "(or key=a,b with -m)"
+        )
     text = str(error)
+    found = re.search(r"Ambiguous value for argument '(.+?)'\s", text)
+    if found:
+        return f"{found.group(1)}: several values are a sweep; add -m"
     key = _unknown_key(text)
     if key is not None:
-        return f"{key}: no such key{_right_key(key)}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("object_type", "reference"))]
-    text = " ".join(lines)
-    if isinstance(error, ConfigCompositionException) and error.__cause__ is not None:
-        cause = str(error.__cause__).splitlines()[0]
-        if cause not in text:
-            text = f"{text} ({cause})"
-    if "multirun" in text and "sweep" in text.lower():
-        return f"{text} (add -m to run one job per value)"
+        return _no_such_key(key, overrides)
+    lines = [line.strip() for line in text.splitlines()]
+    text = " ".join(line for line in lines if line and "object_type=" not in line)
+    cause = str(error.__cause__ or "").splitlines()
+    if cause and cause[0] not in text:
+        text = f"{text} ({cause[0]})"
     return text
 
 
@@ -82,51 +91,62 @@ def _missing_choice(error: MissingConfigException) -> str:
 
 
 def _unknown_key(text: str) -> str | None:
-    found = re.search(r"Could not (?:override|append to config\. An item is already at)"
-                      r" '([^']+)'", text)  # fmt: skip
-    if found and "is not in struct" in text or found and "To append" in text:
+    found = re.search(r"Could not override '([^']+)'", text)
+    if found and "To append to your" in text:
         return found.group(1)
     found = re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text)
     return found.group(2) if found else None
 
 
-def _right_key(key: str) -> str:
-    last = key.rsplit(".", 1)[-1]
-    if last in ALIASES and ALIASES[last] != key:
-        return f"; did you mean {ALIASES[last]}?"
-    keys = known_keys()
-    same_end = [k for k in keys if k.rsplit(".", 1)[-1] == last]
-    if same_end:
-        return f"; did you mean {min(same_end, key=len)}?"
-    by_end = {}
-    for k in keys:
-        by_end.setdefault(k.rsplit(".", 1)[-1], k)
-    match = nearest(key, keys)
-    if match:
-        return match
-    match = nearest(last, by_end)
-    if not match:
-        return "; see python launch.py --help"
-    return f"; did you mean {by_end[match.removeprefix('; did you mean ')[:-1]]}?"
+def _no_such_key(key: str, overrides: Sequence[str]) -> str:
+    """The line for a key that the config does not have."""
+    config, choices = _composed(overrides)
+    if "@" in key:
+        return f"{key}: no such place for a choice{nearest(key, choices)}"
+    parent, _, last = key.rpartition(".")
+    part = OmegaConf.select(config, parent) if parent else None
+    known = other_name(key)
+    if known is None and isinstance(part, DictConfig) and "_target_" in part:
+        own = [k for k in part if not k.startswith("_")]
+        made = part["_target_"].rsplit(".", 1)[-1]
+        return (
+            f"{key}: {made} has no such keyword{nearest(last, own)} "
+            f"(it has {', '.join(own) or 'none'})"
+        )
+    if known is not None:
+        return f"{key}: no such key; did you mean {known}?"
+    keys = _dotted(config)
+    by_end = {k.rsplit(".", 1)[-1]: k for k in reversed(keys)}
+    if last in by_end:
+        return f"{key}: no such key; did you mean {by_end[last]}?"
+    return f"{key}: no such key{nearest(key, [*keys, *choices])}"
 
 
-def known_keys() -> list[str]:
-    """Every key of the default config, dotted."""
+def _composed(overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
+    """The config that the valid choices among `overrides` give, and its groups."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    if GlobalHydra.instance().is_initialized():
-        GlobalHydra.instance().clear()
+    GlobalHydra.instance().clear()
+    chosen = [o for o in overrides if (CONF / o.split("=")[0].split("@")[0]).is_dir()]
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config")
-    return [k for k in _dotted(cfg) if "_target_" not in k and "_partial_" not in k]
+        for attempt in (chosen, []):
+            with contextlib.suppress(HydraException, OmegaConfBaseException):
+                config = compose("config", attempt, return_hydra_config=True)
+                break
+        choices = list(config.hydra.runtime.choices)
+        OmegaConf.set_struct(config, False)
+        del config["hydra"]
+    return config, [c for c in choices if not c.startswith("hydra/")]
 
 
 def _dotted(node: DictConfig, prefix: str = "") -> list[str]:
+    """Every key below a node, dotted."""
     keys = []
     for key in node:
-        at = f"{prefix}{key}"
-        keys.append(at)
-        if not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
-            keys += _dotted(node[key], f"{at}.")
+        if key.startswith("_"):
+            continue
+        keys.append(f"{prefix}{key}")
+        if isinstance(node._get_node(key), DictConfig) and node[key] is not None:
+            keys += _dotted(node[key], f"{prefix}{key}.")
     return keys

@@ -16,7 +16,7 @@ import types
 import typing
 from typing import Any
 
-from experiments.errors import ConfigError, nearest
+from experiments.errors import ConfigError, nearest, other_name
 
 TRACED = "<traced>"
 
@@ -53,9 +53,11 @@ class Part:
         given = {k: v for k, v in node.items() if k not in ("_target_", "_partial_")}
         for key in given:
             if key not in parameters:
+                known = other_name(f"{path}.{key}")
+                hint = f"; did you mean {known}?" if known else nearest(key, parameters)
                 raise ConfigError(
-                    f"{path}.{key}: {made.__name__} has no such keyword"
-                    f"{nearest(key, parameters)} (it has {_listing(parameters)})"
+                    f"{path}.{key}: {made.__name__} has no such keyword{hint} "
+                    f"(it has {', '.join(parameters) or 'none'})"
                 )
         keywords = {}
         for key, (annotation, default) in parameters.items():
@@ -267,7 +269,3 @@ def _type_name(option: Any) -> str:
         type(None): "null",
     }
     return names.get(option) or "a part (a mapping with _target_)"
-
-
-def _listing(names) -> str:
-    return ", ".join(names) or "none"

@@ -161,13 +161,15 @@ def test_linear_law_recovers_its_constants_exactly():
 
 
 def test_linear_law_of_measured_networks_finds_their_known_s0_and_v():
-    # Kaiming init of a ReLU MLP: every block adds exactly as much as comes in, v =
-    # s0^2 = 1. C is the gradient of the normalised output: sqrt(2) times the constant
-    # Post-LN value 0.0310 of the same networks.
+    # Kaiming init of a ReLU MLP: a block adds as much as enters the network, v = s0^2
+    # = 1. C is sqrt(2) times the constant 0.0310 of Post-LN, whose last normalizer sees
+    # mean square 2; these networks were published to follow that within 5 %.
     law = linear_law(DEPTHS, measured("pre", "gW1_last"))
-    assert 0.5 < law.s0_square_over_v < 2
+    np.testing.assert_allclose(law.slope**-0.5, math.sqrt(2) * 0.0310, rtol=0.05)
     assert law.r_squared > 0.98
-    np.testing.assert_allclose(law.constant, math.sqrt(2) * 0.0310, rtol=0.1)
+    # The intercept is read at L = 0 from depths 6 and up: 3 % noise of g^-2 at L = 6
+    # is a quarter of it, so the ratio is certain to a factor of two and no better.
+    assert 0.5 < law.s0_square_over_v < 2
 
 
 def test_linear_law_of_a_constant_says_that_nothing_grows():

@@ -52,6 +52,9 @@ def test_no_warmup_starts_at_the_peak_and_still_decays():
 def test_a_run_no_longer_than_its_warmup_is_all_warmup(steps):
     values = WarmupCosine(warmup_steps=10)(jnp.arange(steps), steps)
     np.testing.assert_allclose(values, np.arange(steps) / 10, rtol=1e-6)
+    # Nothing asks for a count past the end, but 0 / 0 must not hide there.
+    past = WarmupCosine(warmup_steps=10)(jnp.arange(steps, 30), steps)
+    assert np.all((past >= 0) & (past <= 1))
 
 
 def test_one_trace_serves_every_warmup_fraction_and_length():

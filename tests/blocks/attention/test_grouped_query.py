@@ -213,11 +213,11 @@ def products(jaxpr):
 
 
 def test_groups_do_not_repeat_keys_and_values():
-    attention = make(n_kv_heads=1)
+    attention = make(n_kv_heads=2)
     traced = jax.make_jaxpr(lambda x: attention(x, (2, 7)))(jnp.ones((14, 12)))
     batched = [pair for pair in products(traced.jaxpr) if len(pair[0]) > 2]
-    # Four heads of seven queries are 28 rows against one head of keys and of values.
-    assert batched == [((2, 1, 28, 3), (2, 1, 3, 7)), ((2, 1, 28, 7), (2, 1, 7, 3))]
+    # Two heads of seven queries are 14 rows against one head of keys and of values.
+    assert batched == [((2, 2, 14, 3), (2, 2, 3, 7)), ((2, 2, 14, 7), (2, 2, 7, 3))]
 
 
 def test_order_counts_only_with_positions_or_a_mask(float64):
