@@ -17,13 +17,15 @@ def with_interval(mean: float | None, half_width: float | None) -> str:
     if mean is None or not math.isfinite(mean):
         return NOTHING
     if half_width is None or not math.isfinite(half_width):
-        return number(mean)
+        return f"{mean:#.4g}"
     if half_width == 0:
         return f"{number(mean)} ± 0"
     decimals = 1 - math.floor(math.log10(half_width))
     if not 0 <= decimals <= 8:
         return f"{mean:.3g} ± {half_width:.2g}"
-    return f"{mean:.{decimals}f} ± {half_width:.{decimals}f}"
+    # Adding 0.0 to the rounded value takes the sign off a zero.
+    rounded = round(mean, decimals) + 0.0
+    return f"{rounded:.{decimals}f} ± {half_width:.{decimals}f}"
 
 
 def minus(text: str) -> str:

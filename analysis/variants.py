@@ -90,9 +90,8 @@ def _label_family(runs: list[RunFacts], is_depth: bool) -> list[str]:
         for chosen, run in zip(choices, runs, strict=True)
     ]
     varying = _varying(leaves, cells)
-    prints = [{FINGERPRINT: run.fingerprint} for run in runs]
-    seeded = [(*cell, run.seed) for cell, run in zip(cells, runs, strict=True)]
-    if _varying(prints, seeded) and FINGERPRINT not in varying:
+    prints = [{FINGERPRINT: run.fingerprint} if run.fingerprint else {} for run in runs]
+    if _differ_at_one_seed(prints, runs, cells, leaves, varying):
         varying.append(FINGERPRINT)
         leaves = [a | b for a, b in zip(leaves, prints, strict=True)]
     names = _leaf_names(varying)
@@ -175,6 +174,18 @@ def _varying(leaves: list[dict], cells: list[tuple]) -> list[str]:
         for identity in identities:
             mixed |= {path for path, _ in identity - shared}
     return [path for path in paths if path in mixed]
+
+
+def _differ_at_one_seed(prints, runs, cells, leaves, varying) -> bool:
+    """Whether runs that are alike in everything else, the seed too, had other data.
+
+    Data may be generated from the seed, and follow from a key that is in the label.
+    """
+    seen: dict[tuple, set] = {}
+    for own, run, cell, known in zip(prints, runs, cells, leaves, strict=True):
+        rest = tuple(repr(known.get(path)) for path in varying)
+        seen.setdefault((*cell, run.seed, rest), set()).update(own.values())
+    return any(len(values) > 1 for values in seen.values())
 
 
 def _leaf_names(paths: list[str]) -> dict[str, str]:

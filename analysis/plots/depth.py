@@ -1,5 +1,7 @@
 """A norm against depth on log-log axes, with the fitted law and the theory."""
 
+import math
+
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
@@ -38,14 +40,15 @@ def depth_figure(
         raise ValueError(f"no completed run recorded {quantity}")
     # By the family's variants: the colour of one is the same in every figure.
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
-    figure = style.new_figure(9.2, max(5.0, 1.8 + 0.42 * len(variants)))
+    figure = style.new_figure(9.2, 4.6 + 0.24 * _legend_rows(len(variants) + 1))
     axes = figure.subplots()
     handles, notes, has_theory = [], [], False
-    for place, variant in enumerate(variants):
+    # Side by side, not on top of each other; together never wider than 15 %.
+    spread = min(0.035 * (len(variants) - 1), 0.15)
+    shifts = np.exp(np.linspace(-spread / 2, spread / 2, len(variants)))
+    for variant, shift in zip(variants, shifts, strict=True):
         look = looks[variant]
         sample = depth_sample(values.filter(pl.col("variant") == variant))
-        # Side by side, not on top of each other.
-        shift = 1.035 ** (place - (len(variants) - 1) / 2)
         _draw_points(axes, sample, look, shift)
         label = f"{style.plain(variant)}: {count(len(sample.points), 'network')}"
         dashes = "none"
@@ -76,13 +79,14 @@ def depth_figure(
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$"
     y_label = norm if "grad_norm" in quantity else quantity
-    head = f"{quantity.removeprefix('grad_norm/')} of the {layer} block against depth"
+    name = quantity.removeprefix("grad_norm/")
+    head = f"Gradient of {name} in the {layer} block"
     style.tidy(axes, x="depth L [blocks]", y=y_label, title=title or head)
     axes.legend(
         handles=handles,
         loc="upper left",
         bbox_to_anchor=(0, -0.13),
-        ncols=1 if len(handles) < 5 else 2,
+        ncols=_legend_columns(len(handles)),
         frameon=False,
         fontsize=9,
         borderaxespad=0,
@@ -102,6 +106,14 @@ def depth_figure(
         text += f" Not in the fit: {'; '.join(notes)}."
     style.caption(figure, text)
     return figure
+
+
+def _legend_columns(entries: int) -> int:
+    return 1 if entries < 5 else 2
+
+
+def _legend_rows(entries: int) -> int:
+    return math.ceil(entries / _legend_columns(entries))
 
 
 def _draw_points(axes, sample: DepthSample, look, shift: float) -> None:

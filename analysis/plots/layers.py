@@ -1,5 +1,6 @@
 """What the figures over layers share: one line per variant and depth."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -55,72 +56,103 @@ def draw_layers(
     rows: pl.DataFrame,
     looks: dict[str, style.Look],
     transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
-) -> tuple[list[Line2D], list[int]]:
+) -> list[int]:
     """Draws geometric means over seeds with 95 % t bands against the block.
 
     An entry of an axis with more than one site per block stands at a fraction of it:
     the second of two sub-layers of block 3 at 3, the first at 2.5.
 
     Returns:
-        Legend handles, and the number of seeds behind each line.
+        The number of seeds behind each line.
     """
-    handles, sizes = [], []
-    depths = shown_depths(rows["n_layers"].to_list())
-    for variant in (v for v in looks if (rows["variant"] == v).any()):
-        look = looks[variant]
-        for depth, width in zip(depths, _widths(len(depths)), strict=True):
-            lists = rows.filter(
-                (pl.col("variant") == variant) & (pl.col("n_layers") == depth)
-            )["values"].to_list()
-            lists = [v for v in lists if len(v) == len(lists[0])]
-            if not lists:
-                continue
-            values = transform(np.asarray(lists, float))
-            n_sites = values.shape[1]
-            x = np.arange(1, n_sites + 1) * depth / n_sites
-            means = [geometric_interval(column) for column in values.T]
-            axes.plot(
+    sizes = []
+    widths = depth_widths(rows)
+    for variant, depth, lists in _lines(rows, looks, widths):
+        values = transform(np.asarray(lists, float))
+        look, n_sites = looks[variant], values.shape[1]
+        x = np.arange(1, n_sites + 1) * depth / n_sites
+        means = [geometric_interval(column) for column in values.T]
+        axes.plot(
+            x,
+            [m.mean for m in means],
+            color=look.colour,
+            ls=look.dashes,
+            lw=widths[depth],
+            marker=look.marker,
+            ms=4.5,
+            mec="white",
+            mew=0.5,
+            # A marker on each of 384 blocks would be a bar.
+            markevery=max(1, n_sites // 8),
+        )
+        if len(lists) >= style.BAND_SEEDS:
+            axes.fill_between(
                 x,
-                [m.mean for m in means],
+                [m.low for m in means],
+                [m.high for m in means],
                 color=look.colour,
-                ls=look.dashes,
-                lw=width,
-                marker=look.marker,
-                ms=4.5,
-                mec="white",
-                mew=0.5,
-                # A marker on each of 384 blocks would be a bar.
-                markevery=max(1, n_sites // 8),
+                alpha=0.13,
+                lw=0,
             )
-            if len(lists) >= style.BAND_SEEDS:
-                axes.fill_between(
-                    x,
-                    [m.low for m in means],
-                    [m.high for m in means],
-                    color=look.colour,
-                    alpha=0.13,
-                    lw=0,
-                )
-            name = style.plain(variant)
-            label = f"{name}, L={depth}" if len(depths) > 1 else name
-            handles.append(
-                Line2D(
-                    [],
-                    [],
-                    color=look.colour,
-                    ls=look.dashes,
-                    lw=width,
-                    marker=look.marker,
-                    ms=4.5,
-                    label=label,
-                )
-            )
-            sizes.append(len(lists))
-    return handles, sizes
+        sizes.append(len(lists))
+    return sizes
 
 
-def _widths(n: int) -> tuple[float, ...]:
-    return DEPTH_WIDTHS[-n:] if n > 1 else (1.7,)
+def depth_widths(rows: pl.DataFrame) -> dict[int, float]:
+    """Line width of each depth that is drawn: the deeper, the thinner."""
+    depths = shown_depths(rows["n_layers"].to_list())
+    widths = DEPTH_WIDTHS if len(depths) > 1 else DEPTH_WIDTHS[1:]
+    return dict(zip(depths, widths, strict=False))
+
+
+def _lines(rows: pl.DataFrame, looks: dict, widths: dict[int, float]):
+    """Yields (variant, depth, lists over seeds) in the order of the looks."""
+    for variant in looks:
+        for depth in widths:
+            lists = rows.filter(variant=variant, n_layers=depth)["values"].to_list()
+            if lists:
+                # A list of another length has no place beside the others.
+                (usual, _), *_ = Counter(map(len, lists)).most_common(1)
+                yield variant, depth, [v for v in lists if len(v) == usual]
+
+
+def legend(axes: Axes, rows: pl.DataFrame, looks: dict[str, style.Look]) -> None:
+    """To the right of the axes: variants by colour and mark, depths by width."""
+    present = set(rows["variant"])
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            ls=look.dashes,
+            lw=1.7,
+            marker=look.marker,
+            ms=4.5,
+            label=style.plain(variant),
+        )
+        for variant, look in looks.items()
+        if variant in present
+    ]
+    widths = depth_widths(rows)
+    if len(widths) > 1:
+        handles += [
+            Line2D([], [], color=style.MUTED, lw=width, label=f"L = {depth} blocks")
+            for depth, width in widths.items()
+        ]
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(1.02, 1),
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0,
+    )
+
+
+def height_for(rows: pl.DataFrame) -> float:
+    """Height of a figure [inch] that holds the legend of these rows."""
+    entries = rows["variant"].n_unique() + len(depth_widths(rows))
+    return max(5.0, 1.6 + 0.22 * entries)
 
 
 def finish(axes: Axes, rows: pl.DataFrame) -> None:

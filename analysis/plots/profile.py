@@ -26,30 +26,22 @@ def profile_figure(
     rows = layers.layer_rows(runs, probes, quantity)
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
     steps = _steps(rows)
-    figure = style.new_figure(4.6 + 3.9 * len(steps), 5.0)
+    figure = style.new_figure(4.6 + 3.9 * len(steps), layers.height_for(rows))
     panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
-    handles, sizes = [], []
+    sizes = []
     for axes, step in zip(panels, steps, strict=True):
         part = rows.filter(pl.col("step") == step)
-        handles, found = layers.draw_layers(axes, part, looks)
-        sizes += found
+        sizes += layers.draw_layers(axes, part, looks)
         layers.finish(axes, rows)
         name = quantity.removeprefix("grad_norm/")
-        head = title or f"gradient of {name}"
+        head = title or f"Gradient of {name} over the blocks"
         style.tidy(
             axes,
             x="block (1 is next to the input)",
             y=r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if axes is panels[0] else "",
             title=head if len(steps) == 1 else f"{head}, step {step}",
         )
-    panels[-1].legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1),
-        frameon=False,
-        fontsize=9,
-        borderaxespad=0,
-    )
+    layers.legend(panels[-1], rows, looks)
     style.caption(figure, layers.caption_text(sizes))
     return figure
 

@@ -23,23 +23,16 @@ def stream_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
     step = rows["step"].min()
     rows = rows.filter(pl.col("step") == step)
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
-    figure = style.new_figure(8.5, 5.0)
+    figure = style.new_figure(8.5, layers.height_for(rows))
     axes = figure.subplots()
-    handles, sizes = layers.draw_layers(axes, rows, looks, np.sqrt)
+    sizes = layers.draw_layers(axes, rows, looks, np.sqrt)
     layers.finish(axes, rows)
     style.tidy(
         axes,
         x="block (1 is next to the input)",
         y="RMS of the residual stream",
-        title=title or f"residual stream, step {step}",
+        title=title or f"Residual stream over the blocks, step {step}",
     )
-    axes.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(1.02, 1),
-        frameon=False,
-        fontsize=9,
-        borderaxespad=0,
-    )
+    layers.legend(axes, rows, looks)
     style.caption(figure, layers.caption_text(sizes))
     return figure

@@ -1,5 +1,6 @@
 """Makes run directories as docs/run_directory.md describes them, from known laws."""
 
+import itertools
 import json
 import math
 
@@ -141,15 +142,18 @@ def depth_probes(n_layers, seed, *, stream="pre", sigma=0.08, scale=0.03, v=1.0)
     ]
 
 
-def write_depth_runs(directory, *, seeds=16, depths=ALL_DEPTHS, sigma=0.08, **kw):
-    """A depth family: pre and post, every seed at every depth."""
-    for placement in ("pre", "post"):
+def write_depth_runs(
+    directory, *, seeds=16, depths=ALL_DEPTHS, sigma=0.08, norms=("layernorm",), **kw
+):
+    """A depth family: pre and post of each norm, every seed at every depth."""
+    for norm, placement in itertools.product(norms, ("pre", "post")):
         for n_layers in depths:
             for seed in range(seeds):
                 write_run(
                     directory,
                     task="depth",
                     model="ResidualMLP",
+                    norm=norm,
                     placement=placement,
                     n_layers=n_layers,
                     seed=seed,

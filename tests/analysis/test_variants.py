@@ -159,6 +159,14 @@ def test_data_that_differ_at_one_seed_are_told_apart():
     runs = [run(fingerprint="aaaaaaaa1111"), run(fingerprint="bbbbbbbb2222")]
     assert variant_labels(runs) == ["fingerprint=aaaaaaaa", "fingerprint=bbbbbbbb"]
     # Generated data may come from the seed itself.
+    # A run that failed before its data were read says nothing about them.
+    early = [run(fingerprint="a" * 12), run()]
+    assert len(set(variant_labels(early))) == 1
+    # What a key in the label explains is not said twice.
+    keyed = [
+        run(fingerprint=value * 12, leaves={"data.order": value}) for value in "ab"
+    ]
+    assert variant_labels(keyed) == ["order=a", "order=b"]
     seeded = [run(seed=0, fingerprint="a" * 12), run(seed=1, fingerprint="b" * 12)]
     assert len(set(variant_labels(seeded))) == 1
 

@@ -4,10 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.data.markov import (
-    MAX_CONTEXTS,
-    Markov,
-    chain_dataset,
+from experiments.data.markov import MAX_CONTEXTS, Markov, chain_dataset
+from experiments.data.markov_table import (
     draw_successors,
     draw_thresholds,
     entropy_rate,
