@@ -1,8 +1,8 @@
 """Launches runs and sweeps: composes, runs, reports.
 
-    python launch.py                                   one run, on real text
-    python launch.py -m norm=rmsnorm,derf seed=0,1,2   a sweep
-    python launch.py experiment=xiong                  a question with its protocol
+python launch.py                                   one run, on real text
+python launch.py -m norm=rmsnorm,derf seed=0,1,2   a sweep
+python launch.py experiment=xiong                  a question with its protocol
 """
 
 import os

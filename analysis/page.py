@@ -4,8 +4,18 @@ import base64
 from html import escape
 from pathlib import Path
 
-from analysis.expectations import CONFIRMED, NOT_CONFIRMED
-from analysis.text import count, minus, number, with_interval
+from analysis.text import NOTHING, count, minus, number
+from analysis.variants import is_depth_family
+from analysis.verdicts import CONFIRMED, NOT_CONFIRMED
+from analysis.wording import (
+    band_text,
+    incidents,
+    interval_text,
+    measured_text,
+    state_text,
+    states_line,
+    verdict_line,
+)
 
 CSS = """
 :root { color-scheme: light; }
@@ -35,7 +45,7 @@ def render(summary: dict, figures: list[tuple[str, Path]]) -> str:
     body = [f"<h1>{escape(summary['title'])}</h1>"]
     if summary["question"]:
         body.append(f'<p class="question">{escape(summary["question"])}</p>')
-    body.append(f"<p>{states_line(summary)}</p>")
+    body.append(f"<p>{escape(states_line(summary))}</p>")
     body += _warnings(summary)
     if summary["expected"]:
         body += ["<h2>Expected and measured</h2>", _expected(summary["expected"])]
@@ -52,40 +62,6 @@ def render(summary: dict, figures: list[tuple[str, Path]]) -> str:
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
-
-
-def states_line(summary: dict) -> str:
-    """`48 runs: 45 completed, 3 diverged.`"""
-    states = ", ".join(f"{n} {state}" for state, n in summary["states"].items())
-    return escape(f"{count(summary['n_runs'], 'run')}: {states}.")
-
-
-def verdict_line(outcome: dict) -> str:
-    """The verdict with its reason, if it has one."""
-    reason = f": {outcome['reason']}" if outcome["reason"] else ""
-    return outcome["verdict"] + reason
-
-
-def measured_text(outcome: dict) -> str:
-    """`−0.476 ± 0.008`."""
-    return minus(with_interval(outcome["measured"], outcome["half_width"]))
-
-
-def band_text(outcome: dict) -> str:
-    """`−0.475 ± 0.02`: the expected value with its tolerance, as they were given."""
-    expected, tolerance = number(outcome["expected"]), number(outcome["tolerance"])
-    return minus(f"{expected} ± {tolerance}")
-
-
-def interval_text(interval: dict) -> str:
-    """`2.4031 ± 0.0042`, or the mean and a word where there is one seed only."""
-    text = minus(with_interval(interval["mean"], interval["half_width"]))
-    return text if interval["n"] > 1 else f"{text} (one seed: no interval)"
-
-
-def state_text(variant: dict) -> str:
-    """`3 completed, 1 diverged`."""
-    return ", ".join(f"{n} {state}" for state, n in variant["states"].items())
 
 
 def _warnings(summary: dict) -> list[str]:
@@ -114,7 +90,8 @@ def _few(summary: dict, limit: int = 10) -> list[dict]:
 
 
 def _family(family: dict) -> list[str]:
-    parts = [_runs(family["variants"])]
+    is_depth = is_depth_family(family["family"])
+    parts = [_runs(family["variants"], is_depth)]
     if family["losses"]:
         parts += ["<h3>Where training ended</h3>", _losses(family["losses"])]
     if family["laws"]:
@@ -122,20 +99,16 @@ def _family(family: dict) -> list[str]:
     return parts
 
 
-def _runs(variants: list[dict]) -> str:
-    rows = []
-    for variant in variants:
-        notes = [
-            f"seed {run['seed']} diverged at step {run['diverged_step']}"
-            for run in variant["diverged"]
-        ]
-        notes += [
-            f"seed {run['seed']} failed: {run['error'] or 'no error recorded'}"
-            for run in variant["failed"]
-        ]
-        rows.append(
-            (variant["variant"], variant["n_seeds"], state_text(variant), *[notes])
+def _runs(variants: list[dict], is_depth: bool) -> str:
+    rows = [
+        (
+            variant["variant"],
+            variant["n_seeds"],
+            state_text(variant),
+            incidents(variant, with_depth=is_depth),
         )
+        for variant in variants
+    ]
     return _table(("variant", "seeds", "runs", "what happened"), rows)
 
 
@@ -176,6 +149,7 @@ def _laws(laws: list[dict]) -> str:
             rows.append((*head, law["error"], *[""] * 7, law["left_out"]))
             continue
         theory = law["theory"]
+        has_theory = theory["shape"] != "none"
         rows.append(
             (
                 *head,
@@ -183,8 +157,8 @@ def _laws(laws: list[dict]) -> str:
                 law["exponent"]["n"],
                 law["kind"],
                 f"{law['max_residual_power']:.3f}",
-                minus(number(theory["exponent"], 3)),
-                minus(number(theory["asymptote"], 2)),
+                minus(f"{theory['exponent']:.3f}") if has_theory else NOTHING,
+                minus(f"{theory['asymptote']:g}") if has_theory else NOTHING,
                 number(theory["s0_square"], 3),
                 number(theory["v"], 3),
                 [theory["reason"], *law["left_out"]],

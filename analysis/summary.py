@@ -13,13 +13,13 @@ from analysis.depths import (
     probe_values,
     theory_for,
 )
-from analysis.expectations import CONFIRMED, evaluate
 from analysis.laws import linear_law, power_law
 from analysis.load import Runs
 from analysis.losses import final_losses
 from analysis.states import state_counts
 from analysis.stats import Interval, paired_difference, t_interval
 from analysis.variants import is_depth_family
+from analysis.verdicts import CONFIRMED, evaluate
 
 # quantity, layer, short name; all in summary.json, the page shows the last blocks.
 LAWS = ((UP, "last", "W1 last"), (DOWN, "last", "W2 last"), (UP, "first", "W1 first"))

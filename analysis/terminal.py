@@ -1,23 +1,22 @@
 """The summary of a report on the terminal."""
 
-from html import unescape
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from analysis.expectations import CONFIRMED, NOT_CONFIRMED
-from analysis.page import (
+from analysis.report import Report
+from analysis.text import NOTHING, minus
+from analysis.verdicts import CONFIRMED, NOT_CONFIRMED
+from analysis.wording import (
     band_text,
+    incidents,
     interval_text,
     measured_text,
     state_text,
     states_line,
     verdict_line,
 )
-from analysis.report import Report
-from analysis.text import minus, number
 
 COLOURS = {CONFIRMED: "green", NOT_CONFIRMED: "red"}
 
@@ -28,7 +27,7 @@ def show(report: Report, console: Console) -> None:
     console.print(f"[bold]{escape(summary['title'])}[/bold]", highlight=False)
     if summary["question"]:
         console.print(escape(summary["question"]), highlight=False)
-    console.print(unescape(states_line(summary)), highlight=False)
+    console.print(states_line(summary), highlight=False)
     for family in summary["families"]:
         _show_family(family, console)
     if summary["expected"]:
@@ -61,12 +60,12 @@ def _show_family(family: dict, console: Console) -> None:
         cells += [_law_text(own.get(name)) for name in names]
         if laws:
             theory = own.get("W1 last", {}).get("theory")
-            cells.append(minus(number(theory["exponent"], 3)) if theory else "")
+            cells.append(_theory_text(theory))
         table.add_row(*cells)
     console.print(table)
     for variant in family["variants"]:
-        for run in variant["failed"]:
-            line = f"failed: {run['run_id']}: {run['error'] or 'no error recorded'}"
+        for line in incidents(variant, with_depth=bool(laws), limit=3):
+            line = f"{variant['variant']}: {line}"
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -76,6 +75,13 @@ def _law_text(law: dict | None) -> str:
     if law["error"]:
         return law["error"]
     return f"{interval_text(law['exponent'])} {law['kind']}, n={law['exponent']['n']}"
+
+
+def _theory_text(theory: dict | None) -> str:
+    if theory is None:
+        return ""
+    is_known = theory["shape"] != "none"
+    return minus(f"{theory['exponent']:.3f}") if is_known else NOTHING
 
 
 def _show_expected(outcomes: list[dict], console: Console) -> None:

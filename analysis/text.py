@@ -9,7 +9,7 @@ def number(value: float | None, digits: int = 4) -> str:
     """A value alone, to `digits` significant digits; `n/a` where there is none."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:.{digits}g}"
+    return f"{value:#.{digits}g}".rstrip(".")
 
 
 def with_interval(mean: float | None, half_width: float | None) -> str:
@@ -17,7 +17,7 @@ def with_interval(mean: float | None, half_width: float | None) -> str:
     if mean is None or not math.isfinite(mean):
         return NOTHING
     if half_width is None or not math.isfinite(half_width):
-        return f"{mean:#.4g}"
+        return number(mean)
     if half_width == 0:
         return f"{number(mean)} ± 0"
     decimals = 1 - math.floor(math.log10(half_width))

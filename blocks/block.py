@@ -108,7 +108,9 @@ class Block(nnx.Module):
                     lambda x, tap=stream_taps[i]: gradient_tap(x, tap), state
                 )
                 streams.append(
-                    jnp.mean(jnp.stack([mean_square(x) for x in jax.tree.leaves(state)]))
+                    jnp.mean(
+                        jnp.stack([mean_square(x) for x in jax.tree.leaves(state)])
+                    )
                 )
                 branches.append(mean_square(branch))
         if stream_taps is None:

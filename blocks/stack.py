@@ -37,7 +37,9 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
     ):
         if remat not in REMAT:
-            raise ValueError(f"remat: expected one of {', '.join(REMAT)}, got {remat!r}")
+            raise ValueError(
+                f"remat: expected one of {', '.join(REMAT)}, got {remat!r}"
+            )
         self.n_layers = n_layers
         if remat == "auto":
             remat = "dots" if n_layers <= KEEP_DOTS_UP_TO else "nothing"

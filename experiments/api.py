@@ -1,7 +1,7 @@
 """Composing and running from Python: what launch.py and notebooks call.
 
-    from experiments import api
-    runs = api.run(api.compose(["norm=rmsnorm,derf", "seed=0,1,2", "steps=200"]))
+from experiments import api
+runs = api.run(api.compose(["norm=rmsnorm,derf", "seed=0,1,2", "steps=200"]))
 """
 
 import signal
@@ -73,7 +73,7 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
 
 
 def report(configs: Sequence[Config]) -> None:
-    """Draws the report of every folder whose config asks for one, in a process of its own."""
+    """Draws the report of every folder whose config asks for one, each in a process."""
     wanted = {c.runtime.output_dir + "/" + c.name for c in configs if c.runtime.report}
     for folder in sorted(wanted):
         command = [sys.executable, "-m", "analysis", "report", folder]

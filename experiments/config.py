@@ -11,6 +11,7 @@ from experiments.parts import Part, coerce
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
 
+
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     """`runtime.checkpoint`: when state is saved. `every` null saves only at the end."""
@@ -94,9 +95,7 @@ class Config:
                 values[key] = from_mapping(Runtime, node[key], key)
             else:
                 values[key] = coerce(node[key], hints[key], key)
-        config = cls(
-            **values, choices=dict(choices or {}), overrides=tuple(overrides)
-        )
+        config = cls(**values, choices=dict(choices or {}), overrides=tuple(overrides))
         config.check()
         return config
 

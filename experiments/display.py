@@ -1,7 +1,6 @@
 """What a person sees while runs are going on, and at the end."""
 
 import collections
-import pathlib
 import threading
 import time
 from collections.abc import Sequence
@@ -139,41 +138,80 @@ def _remarks(member: Member) -> list[str]:
 
 
 def print_summary(members: Sequence[Member], console: Console) -> None:
-    """The table of runs, and where everything is. Trouble comes first in a long one."""
-    rank = {"failed": 0, "diverged": 1, "preempted": 2, "busy": 3, "planned": 4}
-    ordered = sorted(members, key=lambda m: rank.get(m.state, 9))
-    shown = members if len(members) <= MAX_ROWS else ordered[:MAX_ROWS]
-    shared = set.intersection(*(set(m.config.overrides) for m in members))
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    """The table of runs, and where everything is.
+
+    A few runs have a row each; of many, those that differ only in the seed share one.
+    Configs with trouble come first in a table that has to be cut.
+    """
+    leave_out = {"seed"} if len(members) > MAX_ROWS else set()
+    families: dict[str, list[Member]] = {}
+    for member in members:
+        family = f"{member.config.task.name} {member.config.model.name}"
+        families.setdefault(family, []).append(member)
+    for family, same_kind in families.items():
+        title = family if len(families) > 1 else None
+        _print_table(same_kind, leave_out, title, console)
+    for root in sorted({str(m.directory.root) for m in members}):
+        console.print(
+            f"{_states(members)}; everything is in {root}/",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _print_table(members, leave_out: set[str], title: str | None, console) -> None:
+    rows: dict[str, list[Member]] = {}
+    for label, member in zip(_labels(members, leave_out), members, strict=True):
+        rows.setdefault(label, []).append(member)
+    shown = list(rows.items())
+    if len(shown) > MAX_ROWS:
+        shown.sort(key=lambda row: all(m.state == "completed" for m in row[1]))
+        shown = shown[:MAX_ROWS]
+    table = Table(
+        title=title, title_justify="left", box=None, header_style="bold", pad_edge=False
+    )
     table.add_column("run", overflow="fold")
     table.add_column("state")
     for name in ("step", "loss", "val loss"):
         table.add_column(name, justify="right")
-    for member in shown:
-        state = member.state
-        if member.note == "finished before":
-            state += " (before)"
+    for label, same in shown:
         table.add_row(
-            _label(member, shared),
-            state,
-            str(member.step),
-            _number(member.loss),
-            _number(member.val_loss),
+            label,
+            _states(same),
+            str(max(m.step for m in same)),
+            _mean([m.loss for m in same]),
+            _mean([m.val_loss for m in same]),
         )
     console.print(table)
-    if len(shown) < len(members):
-        console.print(f"... and {len(members) - len(shown)} more")
+    if len(shown) < len(rows):
+        console.print(f"... and {len(rows) - len(shown)} more")
+
+
+def _labels(members: Sequence[Member], leave_out: set[str]) -> list[str]:
+    """What sets each run apart, as short `key=value`s; its folder if nothing does."""
+    asked = [
+        dict(o.split("=", 1) for o in m.config.overrides if "=" in o) for m in members
+    ]
+    varying = [
+        key
+        for key in dict.fromkeys(key for one in asked for key in one)
+        if key not in leave_out and len({one.get(key) for one in asked}) > 1
+    ]
+    return [
+        " ".join(f"{k.rsplit('.', 1)[-1]}={one[k]}" for k in varying if k in one)
+        or member.directory.path.name
+        for one, member in zip(asked, members, strict=True)
+    ]
+
+
+def _states(members: Sequence[Member]) -> str:
+    if len(members) == 1:
+        before = " (before)" if members[0].note == "finished before" else ""
+        return members[0].state + before
     states = collections.Counter(m.state for m in members)
-    counts = ", ".join(f"{n} {state}" for state, n in states.most_common())
-    for root in sorted({str(m.directory.root) for m in members}):
-        console.print(f"{counts}; everything is in {pathlib.Path(root)}/", soft_wrap=True)
+    return ", ".join(f"{n} {state}" for state, n in states.most_common())
 
 
-def _label(member: Member, shared: set[str]) -> str:
-    """What sets the run apart, or its folder where nothing does."""
-    own = [o for o in member.config.overrides if o not in shared]
-    return " ".join(own) or member.directory.path.name
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _mean(values: list[float | None]) -> str:
+    known = [v for v in values if v is not None]
+    return f"{sum(known) / len(known):.4g}" if known else ""

@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-
 # What others call our keys, so that a newcomer's first guess finds the right one.
 ALIASES = {
     "depth": "model.n_layers",

@@ -132,9 +132,7 @@ class Executables:
                 started = time.perf_counter()
                 per_member, donated = _FUNCTIONS[name]
                 fn = lift(getattr(self.program, name), self.layout.name, per_member)
-                compiled = (
-                    jax.jit(fn, donate_argnums=donated).lower(*args).compile()
-                )
+                compiled = jax.jit(fn, donate_argnums=donated).lower(*args).compile()
                 with self._lock:
                     self._compiled[key] = compiled
                     self.compilations += 1

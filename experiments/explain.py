@@ -47,9 +47,12 @@ def one_line(error: Exception) -> str:
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         return f"error: {explain(error, overrides)}"
     if isinstance(error, ValueError) and "Config group override must be" in str(error):
-        return (  # Hydra does not say which
-            f"error: in {' '.join(overrides)}: a choice must be the name of one "
-            "(to leave an optional part out, write group=null where it has a group)"
+        # Hydra does not say which; a choice that is null is the usual case.
+        left_out = [o.removesuffix("=null") for o in overrides if o.endswith("=null")]
+        hint = f"; to leave one out write {' '.join('~' + o for o in left_out)}"
+        return (
+            f"error: in {' '.join(overrides)}: a choice must be a name"
+            f"{hint if left_out else ''}"
         )
     raise error
 

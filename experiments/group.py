@@ -73,7 +73,9 @@ def load_dataset(source: Part) -> Dataset:
     try:
         return source.build({}, "data").load()
     except ValueError as error:
-        raise ConfigError(f"data: {error}") from None
+        message = str(error)
+        at = "" if message.startswith("data") else "data."
+        raise ConfigError(f"{at}{message}") from None
 
 
 @functools.lru_cache(maxsize=32)
@@ -120,6 +122,11 @@ def check_fit(config: Config, dataset: Dataset) -> None:
             raise ConfigError(
                 f"data: {model.name} reads rows of numbers, {data.name} has tokens "
                 "(use data=gaussian)"
+            )
+        width = data.get("d_model", model["d_model"])
+        if width != model["d_model"]:
+            raise ConfigError(
+                f"data.d_model: must equal model.d_model={model['d_model']}, got {width}"
             )
         return
     vocab_size = model["vocab_size"]
@@ -271,7 +278,9 @@ def _work(queue: _Queue, stop: threading.Event, on_end) -> None:
         queue.give_up_waiting(group)
 
 
-def _run_batch(group: Group, batch: list[Member], stop: threading.Event, on_end) -> None:
+def _run_batch(
+    group: Group, batch: list[Member], stop: threading.Event, on_end
+) -> None:
     """Runs members that share calls; whatever happens, each ends in some state."""
     opened = []
     for member in batch:

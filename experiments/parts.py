@@ -172,7 +172,7 @@ class Part:
         return node
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def locate(target: str, path: str) -> type:
     """The class at a dotted path.
 
@@ -192,7 +192,7 @@ def locate(target: str, path: str) -> type:
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.
 

@@ -12,9 +12,7 @@ def probe_rows(step: int, measured: dict[str, np.ndarray]) -> list[dict[str, Any
     rows = []
     for quantity in sorted(measured):
         value = np.asarray(measured[quantity])
-        axis = (
-            "site" if quantity in SITES else "layer" if value.ndim == 1 else "scalar"
-        )
+        axis = "site" if quantity in SITES else "layer" if value.ndim == 1 else "scalar"
         rows.append(
             {
                 "step": step,

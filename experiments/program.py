@@ -76,10 +76,11 @@ class Program:
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"model: {error}") from None
         optimizer = signature.optimizer.build(any_value, "optimizer")
-        self.groups: dict[str, str] = optimizer.groups(self.layout.specs)
-        model = nnx.merge(
-            self.layout.graphdef, self.layout.params, self.layout.state
-        )
+        try:
+            self.groups: dict[str, str] = optimizer.groups(self.layout.specs)
+        except ValueError as error:
+            raise ConfigError(f"optimizer: {error}") from None
+        model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
 
     @property
@@ -105,7 +106,7 @@ class Program:
         """The optax transform of the traced numbers, and the schedule's multiplier."""
         optimizer = self.signature.optimizer.build(values, "optimizer")
         schedule = self.signature.schedule.build(values, "schedule")
-        multiplier = functools.partial(schedule, steps=steps)
+        multiplier = functools.partial(schedule, steps=steps, dtype=self.dtype)
         return optimizer, multiplier
 
     def _batch(self, data: dict, seed, stream: int, i, split: str):

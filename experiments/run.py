@@ -60,7 +60,9 @@ class RunDirectory:
         self.config = config
         self.identity = config.identity(data_fingerprint)
         self.root = pathlib.Path(config.runtime.output_dir) / config.name
-        found = sorted(self.root.glob(f"*-{self.identity}")) if self.root.is_dir() else []
+        found = (
+            sorted(self.root.glob(f"*-{self.identity}")) if self.root.is_dir() else []
+        )
         self.path = found[0] if found else self.root / self.run_id
         self._lock_file = None
 

@@ -73,7 +73,11 @@ class Train:
 
         def pace(member):
             step, _ = resumed[id(member)]
-            return step, member.config.steps, member.config.runtime.checkpoint.every or 0
+            return (
+                step,
+                member.config.steps,
+                member.config.runtime.checkpoint.every or 0,
+            )
 
         for _, group in itertools.groupby(sorted(members, key=pace), pace):
             together = list(group)
@@ -116,7 +120,9 @@ class _Lockstep:
         )
         self.tokens_per_step = self.config.batch_size * self.config.seq_len
         self.checkpoints = [
-            Checkpoints(m.directory.path / "checkpoints", m.config.runtime.checkpoint.keep)
+            Checkpoints(
+                m.directory.path / "checkpoints", m.config.runtime.checkpoint.keep
+            )
             for m in members
         ]
         self.saved = 0.0
@@ -191,7 +197,9 @@ class _Lockstep:
             rows = []
             for k in range(last):
                 step = start + k + 1
-                logged = step % member.config.log_every == 0 or step == member.config.steps
+                logged = (
+                    step % member.config.log_every == 0 or step == member.config.steps
+                )
                 if not (logged or k == bad):
                     continue
                 row = {

@@ -14,7 +14,10 @@ class BatchedLauncherConf:
 
 
 ConfigStore.instance().store(
-    group="hydra/launcher", name="batched", node=BatchedLauncherConf, provider="blocklab"
+    group="hydra/launcher",
+    name="batched",
+    node=BatchedLauncherConf,
+    provider="blocklab",
 )
 
 
@@ -34,5 +37,3 @@ class BatchedLauncher(Launcher):
 
     def __repr__(self) -> str:
         return "BatchedLauncher()"
-
-

@@ -4,18 +4,17 @@ import math
 import polars as pl
 import pytest
 
-from analysis.expectations import (
+from analysis.expectations import expected_entries, parse
+from analysis.load import load
+from analysis.stats import Interval
+from analysis.verdicts import (
     CONFIRMED,
     NOT_CONFIRMED,
     NOT_EVALUATED,
     TOO_FEW,
     evaluate,
-    expected_entries,
-    parse,
     verdict,
 )
-from analysis.load import load
-from analysis.stats import Interval
 
 ENTRY = {
     "id": "A1",

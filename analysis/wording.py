@@ -1,0 +1,60 @@
+"""Sentences and cells that the page and the terminal share."""
+
+import math
+
+from analysis.text import NOTHING, count, minus, with_interval
+
+
+def states_line(summary: dict) -> str:
+    """`48 runs: 45 completed, 3 diverged.`"""
+    states = ", ".join(f"{n} {state}" for state, n in summary["states"].items())
+    return f"{count(summary['n_runs'], 'run')}: {states}."
+
+
+def verdict_line(outcome: dict) -> str:
+    """The verdict with its reason, if it has one."""
+    reason = f": {outcome['reason']}" if outcome["reason"] else ""
+    return outcome["verdict"] + reason
+
+
+def measured_text(outcome: dict) -> str:
+    """`−0.476 ± 0.008`."""
+    return minus(with_interval(outcome["measured"], outcome["half_width"]))
+
+
+def band_text(outcome: dict) -> str:
+    """`−0.475 ± 0.02`: the expected value with its tolerance, as they were given."""
+    if not math.isfinite(outcome["expected"]):
+        return NOTHING
+    return minus(f"{outcome['expected']:g} ± {outcome['tolerance']:g}")
+
+
+def interval_text(interval: dict) -> str:
+    """`2.4031 ± 0.0042`, or the mean and a word where there is one seed only."""
+    text = minus(with_interval(interval["mean"], interval["half_width"]))
+    return text if interval["n"] > 1 else f"{text} (one seed: no interval)"
+
+
+def state_text(variant: dict) -> str:
+    """`3 completed, 1 diverged`."""
+    return ", ".join(f"{n} {state}" for state, n in variant["states"].items())
+
+
+def incidents(variant: dict, *, with_depth: bool, limit: int = 8) -> list[str]:
+    """What happened to runs that diverged or failed, a line each, the first few."""
+
+    def which(run: dict) -> str:
+        depth = f", L={run['n_layers']}" if with_depth else ""
+        return f"seed {run['seed']}{depth}"
+
+    lines = [
+        f"{which(run)} diverged at step {run['diverged_step']}"
+        for run in variant["diverged"]
+    ]
+    lines += [
+        f"{which(run)} failed: {run['error'] or 'no error recorded'}"
+        for run in variant["failed"]
+    ]
+    if len(lines) > limit:
+        lines = [*lines[:limit], f"and {len(lines) - limit} more: summary.json"]
+    return lines
