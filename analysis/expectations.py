@@ -44,6 +44,8 @@ def expected_entries(runs: pl.DataFrame) -> list[dict]:
     Raises:
         ValueError: `tags.expected` is not a list of mappings.
     """
+    if any(column.startswith("config.tags.expected.") for column in runs.columns):
+        raise ValueError("tags.expected must be a list of mappings, got a mapping")
     if "config.tags.expected" not in runs.columns:
         return []
     entries = {}

@@ -57,6 +57,12 @@ class PowerLaw:
         """A * L^p."""
         return self.amplitude * np.asarray(depths, float) ** self.exponent.mean
 
+    def exponential(self, depths) -> np.ndarray:
+        """B * exp(rate * L), the other fit to the same geometric means."""
+        offsets = np.asarray(depths, float) - np.mean(self.depths)
+        middle = np.log(self.geometric_means).mean()
+        return np.exp(middle + self.rate.mean * offsets)
+
 
 @dataclass(frozen=True)
 class LinearLaw:

@@ -12,6 +12,7 @@ from analysis.wording import (
     band_text,
     incidents,
     interval_text,
+    law_text,
     measured_text,
     state_text,
     states_line,
@@ -57,7 +58,7 @@ def _show_family(family: dict, console: Console) -> None:
         if losses:
             cells.append(interval_text(losses[label]) if label in losses else "")
         own = laws.get(label, {})
-        cells += [_law_text(own.get(name)) for name in names]
+        cells += [_fit_text(own.get(name)) for name in names]
         if laws:
             theory = own.get("W1 last", {}).get("theory")
             cells.append(_theory_text(theory))
@@ -69,12 +70,12 @@ def _show_family(family: dict, console: Console) -> None:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-def _law_text(law: dict | None) -> str:
+def _fit_text(law: dict | None) -> str:
     if law is None:
         return ""
     if law["error"]:
         return law["error"]
-    return f"{interval_text(law['exponent'])} {law['kind']}, n={law['exponent']['n']}"
+    return f"{interval_text(law['exponent'])} {law_text(law)}, n={law['exponent']['n']}"
 
 
 def _theory_text(theory: dict | None) -> str:

@@ -35,6 +35,13 @@ def interval_text(interval: dict) -> str:
     return text if interval["n"] > 1 else f"{text} (one seed: no interval)"
 
 
+def law_text(law: dict) -> str:
+    """`power`, or `exponential, 0.3395 ± 0.0012 per block`."""
+    if law["kind"] != "exponential":
+        return law["kind"]
+    return f"exponential, {interval_text(law['rate_per_block'])} per block"
+
+
 def state_text(variant: dict) -> str:
     """`3 completed, 1 diverged`."""
     return ", ".join(f"{n} {state}" for state, n in variant["states"].items())

@@ -115,11 +115,13 @@ class LanguageModel(nnx.Module):
         self.table = nnx.Param(
             init.embedding(at[0].params(), (vocab_size, d_model)), role="embedding"
         )
-        self.embedding_scale = None
-        if embedding_scale_init is not None:
-            self.embedding_scale = nnx.Param(
+        self.embedding_scale = (
+            None
+            if embedding_scale_init is None
+            else nnx.Param(
                 jnp.full((1,), embedding_scale_init, jnp.float32), role="scale"
             )
+        )
         self.embedding_norm = (
             norm(d_model, rngs=at[1]) if placement.embedding_norm else None
         )

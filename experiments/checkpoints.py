@@ -10,12 +10,17 @@ import json
 import logging
 import pathlib
 import shutil
+import threading
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 SCHEMA = 1
+
+# Orbax is not safe to call from two threads at once: temporary folders of one save were
+# seen to vanish under the other.
+_ORBAX = threading.Lock()
 
 # Orbax and its store log every save at INFO or WARNING; failures raise.
 for _name in ("absl", "orbax"):
@@ -51,7 +56,7 @@ class Checkpoints:
         if path.exists():  # left by an attempt that was cut, or found broken
             shutil.rmtree(path)
         meta = {"schema": SCHEMA, "step": step, "digest": content}
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
+        with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
             writer.save(
                 path,
                 args=ocp.args.Composite(
@@ -88,7 +93,7 @@ class Checkpoints:
             )
             for name, x in zip(names, flat, strict=True)
         }
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
+        with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
             meta = reader.restore(
                 path, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
             ).meta

@@ -155,10 +155,12 @@ def plan(configs: Sequence[Config]) -> list[Group]:
     """
     groups: dict[Signature, Group] = {}
     seen = set()
+    overrides = [frozenset(c.overrides) for c in configs]
+    shared = frozenset.intersection(*overrides) if len(configs) > 1 else frozenset()
     for config in configs:
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
-        directory = RunDirectory(config, dataset.fingerprint)
+        directory = RunDirectory(config, dataset.fingerprint, shared)
         key = (directory.root, directory.identity)
         if key in seen:
             continue

@@ -54,10 +54,14 @@ class RunDirectory:
     Args:
         config: the run.
         data_fingerprint: of the data it sees.
+        shared: overrides common to all runs of a sweep, left out of the folder's name.
     """
 
-    def __init__(self, config: Config, data_fingerprint: str):
+    def __init__(
+        self, config: Config, data_fingerprint: str, shared: frozenset[str] = frozenset()
+    ):
         self.config = config
+        self._shared = shared
         self.identity = config.identity(data_fingerprint)
         self.root = pathlib.Path(config.runtime.output_dir) / config.name
         found = (
@@ -68,7 +72,8 @@ class RunDirectory:
 
     @property
     def run_id(self) -> str:
-        return f"{_slug(self.config)}-{self.identity}"
+        own = [o for o in self.config.overrides if o not in self._shared]
+        return f"{_slug(own)}-{self.identity}"
 
     # -- life cycle --------------------------------------------------------------
 
@@ -215,11 +220,11 @@ def _write(path: pathlib.Path, text: str) -> None:
     temporary.replace(path)
 
 
-def _slug(config: Config) -> str:
+def _slug(overrides: list[str]) -> str:
     """What was asked for, readable as a folder name."""
-    asked = [o for o in config.overrides if not _names_place(o)]
-    text = "_".join(_short(o) for o in asked) or "default"
-    return re.sub(r"[^A-Za-z0-9=.+-]+", "_", text)[:80].strip("_.-")
+    asked = [_short(o) for o in overrides if not _names_place(o)]
+    text = re.sub(r"[^A-Za-z0-9=.+-]+", "_", "_".join(asked) or "default")
+    return text[:100].strip("_.-")
 
 
 def _names_place(override: str) -> bool:

@@ -12,7 +12,7 @@ from analysis.depths import DepthSample, Theory, depth_sample, probe_values, the
 from analysis.laws import power_law
 from analysis.plots import style
 from analysis.stats import geometric_interval
-from analysis.text import count, minus, number, with_interval
+from analysis.text import count, minus, with_interval
 
 
 def depth_figure(
@@ -23,8 +23,9 @@ def depth_figure(
     title: str = "",
 ) -> Figure:
     """Every network faint, the geometric mean over seeds with its 95 % t interval, the
-    fitted power law (solid, with exponent), and the theory at the measured s0^2 and v
-    (dashed; last layer only).
+    fitted law (solid; a power law with its exponent, an exponential with its rate per
+    block where that fits better), and the theory at the measured s0^2 and v (dashed;
+    last layer only).
 
     Args:
         runs, probes: frames of one depth family.
@@ -94,7 +95,7 @@ def depth_figure(
     )
     text = (
         "Faint: one network each. Large: geometric mean over seeds with a 95 % "
-        "Student-t interval. Solid: power law; its exponent is the mean of the seeds' "
+        "Student-t interval. Line: fitted law; its exponent is the mean of the seeds' "
         "own fits, with the t interval over n seeds."
     )
     if has_theory:
@@ -155,7 +156,8 @@ def _draw_points(axes, sample: DepthSample, look, shift: float) -> None:
 
 def _draw_law(axes, law, look) -> None:
     span = np.geomspace(law.depths[0], law.depths[-1], 100)
-    axes.plot(span, law(span), color=look.colour, lw=1.6, ls=look.dashes, zorder=3)
+    line = law.exponential(span) if law.kind == "exponential" else law(span)
+    axes.plot(span, line, color=look.colour, lw=1.6, ls=look.dashes, zorder=3)
 
 
 def _draw_theory(axes, law, theory: Theory, look) -> None:
@@ -173,12 +175,13 @@ def _draw_theory(axes, law, theory: Theory, look) -> None:
 
 
 def _label(variant: str, law, theory: Theory, layer: str) -> str:
-    if law.exponent.has_interval:
-        value = with_interval(law.exponent.mean, law.exponent.half_width)
-        value = value.replace("±", r"\pm")
+    number = law.rate if law.kind == "exponential" else law.exponent
+    value = with_interval(number.mean, number.half_width).replace("±", r"\pm")
+    if law.kind == "exponential":
+        formula = rf"$e^{{({value})\,L}}$"
     else:
-        value = number(law.exponent.mean, 3)
-    label = f"{style.plain(variant)}: $L^{{{value}}}$, n={law.n}"
+        formula = f"$L^{{{value}}}$"
+    label = f"{style.plain(variant)}: {formula}, n={law.n}"
     if layer == "last" and theory.shape != "none":
         label += f" (theory {minus(f'{theory.exponent:.3f}')})"
     return label

@@ -169,8 +169,9 @@ def test_entries_of_all_runs_are_taken_once():
     assert expected_entries(pl.DataFrame({"run_id": ["a"]})) == []
 
 
-def test_expected_that_is_no_list_is_one_row_that_says_so(tmp_path, make_run):
-    make_run(tmp_path / "x", tags={"expected": "A1"})
+@pytest.mark.parametrize("entries", ["A1", ENTRY, [1]])
+def test_expected_that_is_no_list_is_one_row_that_says_so(tmp_path, make_run, entries):
+    make_run(tmp_path / "x", tags={"expected": entries})
     (outcome,) = evaluate(load(tmp_path / "x"))
     assert outcome.verdict == NOT_EVALUATED
     assert "must be a list of mappings" in outcome.reason

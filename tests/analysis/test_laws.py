@@ -122,6 +122,9 @@ def test_growth_per_block_is_called_exponential():
     values = {s: [math.exp(0.3466 * d) for d in DEPTHS[:5]] for s in range(3)}
     law = power_law(DEPTHS[:5], values)
     assert law.kind == "exponential"
+    np.testing.assert_allclose(
+        law.exponential([10, 50]), np.exp([3.466, 17.33]), rtol=1e-9
+    )
     np.testing.assert_allclose(law.rate.mean, 0.3466, rtol=1e-12)
     np.testing.assert_allclose(
         slope_interval(DEPTHS[:5], values).mean, 0.3466, rtol=1e-12

@@ -212,6 +212,21 @@ def test_depth_figure_of_one_depth_has_points_and_no_law(tmp_path, make_depth_ru
     assert labels == ["post: 2 networks", "pre: 2 networks"]
 
 
+def test_growth_per_block_is_drawn_and_labelled_as_such(tmp_path, make_run):
+    for depth in (6, 12, 24, 48):
+        probe = {"step": 0, "quantity": UP, "axis": "layer"}
+        probe["values"] = [math.exp(0.25 * depth)]
+        make_run(tmp_path / "x", task="depth", n_layers=depth, probes=[probe])
+    table = load(tmp_path / "x")
+    axes = depth_figure(table.runs, table.probes).axes[0]
+    (label,) = [t.get_text() for t in axes.get_legend().get_texts()]
+    assert "$e^{(0.2500)" in label
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == 100]
+    np.testing.assert_allclose(
+        line.get_ydata(), np.exp(0.25 * np.asarray(line.get_xdata())), rtol=1e-9
+    )
+
+
 def test_depth_figure_leaves_out_and_says_so(tmp_path, make_depth_runs, make_run):
     make_depth_runs(tmp_path / "x", seeds=3, depths=(6, 12))
     broken = [{"step": 0, "quantity": UP, "axis": "layer", "values": [None] * 6}]

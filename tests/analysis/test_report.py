@@ -287,6 +287,6 @@ def test_half_width_decides_the_decimals():
     assert with_interval(2.4, 0.12) == "2.40 ± 0.12"
     assert with_interval(123.4, 25.0) == "123 ± 25"
     assert with_interval(-0.0001, 0.012) == "0.000 ± 0.012"
-    assert with_interval(1.5, 0.0) == "1.5 ± 0"
+    assert with_interval(1.5, 0.0) == "1.500 ± 0"
     assert with_interval(1.5, float("nan")) == "1.500"
     assert number(None) == number(float("nan")) == "n/a"
