@@ -24,7 +24,7 @@ class LanguageModel(nnx.Module):
         logits = final_norm(x) @ head           head: [d_model, vocab_size]
 
     Each norm exists where `placement` says. Activations are flat, [batch * seq, d_model],
-    in `dtype`; logits and loss are computed in float32 or wider.
+    in `dtype`, and so are the logits; the loss is computed in float32 or wider.
 
     Args:
         vocab_size: rows of the table.
@@ -111,7 +111,7 @@ class LanguageModel(nnx.Module):
         self.dtype = dtype
         key = rngs.params()
         # One key per component: what one of them draws never shifts another.
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(4)]
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(6)]
         self.table = nnx.Param(
             init.embedding(at[0].params(), (vocab_size, d_model)), role="embedding"
         )
@@ -125,7 +125,7 @@ class LanguageModel(nnx.Module):
         self.embedding_norm = (
             norm(d_model, rngs=at[1]) if placement.embedding_norm else None
         )
-        self.ends = residual.make_ends(d_model, rngs=at[1])
+        self.ends = residual.make_ends(d_model, rngs=at[4])
 
         def make_block(*, layer, rngs):
             linear = functools.partial(
@@ -150,7 +150,7 @@ class LanguageModel(nnx.Module):
 
         self.blocks = Stack(make_block, n_layers, remat=remat, rngs=at[2])
         self.final_norm = (
-            (final_norm or norm)(d_model, rngs=at[3]) if placement.final_norm else None
+            (final_norm or norm)(d_model, rngs=at[5]) if placement.final_norm else None
         )
         self.head = (
             None

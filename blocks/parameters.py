@@ -59,9 +59,15 @@ class Layout:
     specs: dict[str, ParamSpec]
 
     def merge(self, params: dict[str, jax.Array], state: dict[str, jax.Array]):
-        """Builds the module that holds these arrays."""
+        """Builds the module that holds these arrays.
+
+        Raises:
+            ValueError: an array is missing, of another shape, or of no known path.
+        """
         return nnx.merge(
-            self.graphdef, _fill(self.params, params), _fill(self.state, state)
+            self.graphdef,
+            _fill(self.params, params, "parameter"),
+            _fill(self.state, state, "state"),
         )
 
     def split(self, model) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -100,9 +106,20 @@ def _flatten(state: nnx.State) -> dict[str, jax.Array]:
     return {path_name(path): v[...] for path, v in nnx.to_flat_state(state)}
 
 
-def _fill(state: nnx.State, arrays: dict[str, jax.Array]) -> nnx.State:
-    filled = [
-        (path, v.replace(arrays[path_name(path)]))
-        for path, v in nnx.to_flat_state(state)
-    ]
+def _fill(state: nnx.State, arrays: dict[str, jax.Array], kind: str) -> nnx.State:
+    variables = {path_name(path): (path, v) for path, v in nnx.to_flat_state(state)}
+    unknown = sorted(arrays.keys() - variables.keys())
+    if unknown:
+        raise ValueError(f"{kind} {unknown[0]}: the model has none of this name")
+    filled = []
+    for name, (path, variable) in variables.items():
+        if name not in arrays:
+            raise ValueError(f"{kind} {name}: expected an array, got none")
+        # A wrong shape could broadcast: a gain of one feature to all of them.
+        if arrays[name].shape != variable.shape:
+            raise ValueError(
+                f"{kind} {name}: expected shape {variable.shape}, "
+                f"got {arrays[name].shape}"
+            )
+        filled.append((path, variable.replace(arrays[name])))
     return nnx.from_flat_state(filled)

@@ -65,11 +65,12 @@ class ResidualMLP(nnx.Module):
     ):
         self.dtype = dtype
         key = rngs.params()
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(3)]
+        # One key per component: what one of them draws never shifts another.
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(4)]
         self.embedding_norm = (
             norm(d_model, rngs=at[0]) if placement.embedding_norm else None
         )
-        self.ends = residual.make_ends(d_model, rngs=at[0])
+        self.ends = residual.make_ends(d_model, rngs=at[3])
 
         def make_block(*, layer, rngs):
             linear = functools.partial(

@@ -62,7 +62,16 @@ class Stack(nnx.Module):
     def __call__(
         self, state, shape: tuple[int, int], *, stream_taps: jax.Array | None = None
     ):
-        """Runs all blocks; returns the state and measurements [n_layers, sub-layers]."""
+        """Runs all blocks; returns the state and measurements [n_layers, sub-layers].
+
+        Raises:
+            ValueError: `stream_taps` is not of `tap_shape`.
+        """
+        if stream_taps is not None and stream_taps.shape != self.tap_shape:
+            raise ValueError(
+                f"stream_taps: expected shape {self.tap_shape} (n_layers, sub-layers of "
+                f"a block), got {stream_taps.shape}"
+            )
         graphdef, params, rest = nnx.split(self.layers, nnx.Param, ...)
 
         def body(state, xs):

@@ -106,10 +106,14 @@ def layers(params):
 def below(params, prefix):
     """{"a/b/c": x, "d": y} below "a" is {"b/c": x}."""
     prefix += "/"
-    return {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
+    return {
+        k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)
+    }
 
 
 def linear_maps(params):
     """{"up/kernel": k, "up/bias": b} as {"up": (k, b)}; b is None where there is none."""
     names = [k.removesuffix("/kernel") for k in params if k.endswith("/kernel")]
-    return {name: (params[f"{name}/kernel"], params.get(f"{name}/bias")) for name in names}
+    return {
+        name: (params[f"{name}/kernel"], params.get(f"{name}/bias")) for name in names
+    }
