@@ -57,7 +57,11 @@ class Composer:
         if values:
             base = copy.deepcopy(base)
             ConfigLoaderImpl._apply_overrides_to_config(values, base)
-        return OmegaConf.to_container(base, resolve=True), choices
+        return plain(base), choices
+
+    def is_ours(self, text: str) -> bool:
+        """Whether an override is for the run, not for the `hydra` node."""
+        return not self._parse(text).is_hydra_override()
 
     def sweeper(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The `hydra.sweeper` node that these overrides give, sweeps left out."""
@@ -99,3 +103,12 @@ class Composer:
                 del cfg["hydra"]
             self._bases[groups] = (cfg, choices)
         return self._bases[groups]
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """A composed config as resolved plain data.
+
+    Raises:
+        OmegaConfBaseException: an interpolation without a target, or a value still `???`.
+    """
+    return OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import pathlib
 import typing
 from typing import Any
 
@@ -71,7 +72,7 @@ class Config:
                 names its key.
         """
         for override in overrides:
-            key, _, value = override.partition("=")
+            key, _, value = override.lstrip("+").partition("=")
             group = key.split("@")[0]
             chooses = "." not in group and (group not in node or group in PARTS)
             if value.startswith("[") and chooses:  # Hydra would merge the choices
@@ -81,7 +82,7 @@ class Config:
                 )
         fields = {f.name: f for f in dataclasses.fields(cls)}
         hints = typing.get_type_hints(cls)
-        known = set(fields) - {"choices", "overrides"}
+        known = [key for key in fields if key not in ("choices", "overrides")]
         for key in node:
             if key not in known:
                 raise ConfigError(f"{key}: no such key{nearest(key, known)}")
@@ -102,17 +103,25 @@ class Config:
     def check(self) -> None:
         """Refuses numbers that no run can have."""
         for key in ("steps", "batch_size", "seq_len", "log_every"):
-            if getattr(self, key) < 1:
-                raise ConfigError(
-                    f"{key}: must be at least 1, got {getattr(self, key)}"
-                )
+            value = getattr(self, key)
+            if not 1 <= value < 2**31:  # counted in int32 on the device
+                raise ConfigError(f"{key}: must be in 1 .. 2**31 - 1, got {value}")
+        for key, value in self.traced_values().items():
+            if isinstance(value, int) and abs(value) >= 2**31:
+                raise ConfigError(f"{key}: must be below 2**31, got {value}")
         if not 0 <= self.seed < 2**32:
             raise ConfigError(f"seed: must be in 0 .. 2**32 - 1, got {self.seed}")
-        if not self.name or any(c in self.name for c in "\\\0") or ".." in self.name:
+        # Slashes make folders in folders, always below the output folder.
+        folders = self.name.split("/")
+        if any(f in ("", ".", "..") or f != f.strip() for f in folders) or not (
+            self.name.isprintable() and "\\" not in self.name
+        ):
             raise ConfigError(
                 f"name: must be usable as a folder name, got {self.name!r}"
             )
         runtime = self.runtime
+        if not runtime.output_dir.strip():
+            raise ConfigError("runtime.output_dir: expected a folder, got nothing")
         if runtime.layout not in ("auto", "threads", "map", "vmap"):
             raise ConfigError(
                 "runtime.layout: must be auto, threads, map or vmap, "
@@ -131,6 +140,11 @@ class Config:
             raise ConfigError(
                 f"runtime.checkpoint.keep: must be at least 1, got {keep}"
             )
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the run directory is put; `~` is the home folder."""
+        return pathlib.Path(self.runtime.output_dir).expanduser() / self.name
 
     def to_config(self) -> dict[str, Any]:
         """The resolved config as plain data, defaults written out."""

@@ -5,7 +5,8 @@ A part is `_target_` (dotted path of a class) plus keywords; parts nest. A class
     traced = ("alpha_init", ...)     numbers that may differ between members of a program
     check(**keywords)                a static method that refuses values on the host
 
-and its `__init__` annotations are what the keywords are checked against.
+and its `__init__` annotations are what the keywords are checked against. A keyword with
+neither annotation nor default is a part.
 """
 
 import dataclasses
@@ -43,9 +44,12 @@ class Part:
             ConfigError: no such class, an unknown or ill-typed keyword, or a value that
                 the class's `check` refuses.
         """
-        if not isinstance(node, dict) or "_target_" not in node:
+        if not isinstance(node, dict):
+            raise ConfigError(f"{path}: expected {_type_name(cls)}, got {node!r}")
+        if "_target_" not in node:
             raise ConfigError(
-                f"{path}: expected a part, that is a mapping with _target_, got {node!r}"
+                f"{path}: expected {_type_name(cls)}, got one without _target_ "
+                f"(keys: {', '.join(map(str, node)) or 'none'})"
             )
         target = node["_target_"]
         made = locate(target, f"{path}._target_")
@@ -66,7 +70,7 @@ class Part:
                 raise ConfigError(f"{path}.{key}: {made.__name__} needs it")
             if isinstance(value, dict) and "_target_" in value:
                 value = cls.parse(value, f"{path}.{key}")
-            elif value is not default:
+            elif value is not default or _is_number(value):  # also a float's default 1
                 value = coerce(value, annotation, f"{path}.{key}")
             keywords[key] = value
         part = cls(
@@ -197,12 +201,19 @@ def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.
 
     Left out are rngs and the linear factory, and widths (positional without a default):
-    whoever builds the part gives them.
+    whoever builds the part gives them. Without an annotation the default tells: none
+    means a part, a float means a number (so that 1 and 0.3 are traced as one type).
     """
     init = made.__init__ if inspect.isclass(made) else made
     hints = typing.get_type_hints(init)
+
+    def guess(default):
+        if default is inspect.Parameter.empty:
+            return Part
+        return float if isinstance(default, float) else Any
+
     return {
-        name: (hints.get(name, Any), p.default)
+        name: (hints.get(name, guess(p.default)), p.default)
         for name, p in inspect.signature(init).parameters.items()
         if name not in ("self", "rngs", "linear")
         and (
@@ -228,7 +239,8 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
         or typing.get_origin(annotation) is typing.Union
         else (annotation,)
     )
-    for option in options:
+    # Of `int | float` only the float: members of one program need numbers of one type.
+    for option in [o for o in options if not (o is int and float in options)]:
         ok, converted = _convert(value, option)
         if ok:
             return converted
@@ -252,8 +264,7 @@ def _convert(value: Any, option: Any) -> tuple[bool, Any]:
         return isinstance(value, (list, tuple)), tuple(value or ())
     if origin is dict:
         return isinstance(value, dict), value
-    # Factories and objects (norms, schemes) come as parts; None is a part left out.
-    return value is None, value
+    return False, value  # factories and objects (norms, schemes) come as parts
 
 
 def _is_number(value: Any) -> bool:
@@ -267,5 +278,8 @@ def _type_name(option: Any) -> str:
         bool: "true or false",
         str: "a string",
         type(None): "null",
+        tuple: "a list",
+        dict: "a mapping",
     }
-    return names.get(option) or "a part (a mapping with _target_)"
+    origin = typing.get_origin(option) or option
+    return names.get(origin) or "a part (a mapping with _target_)"

@@ -277,6 +277,7 @@ class _Lockstep:
         ):
             if member.state == "running":
                 checkpoints.save(step, jax.tree.map(lambda x, i=i: x[i], state))
+                member.directory.update(step=step)
 
     def finish(self, state, step: int) -> None:
         """The last checkpoint and the final status of whoever came through."""
