@@ -9,6 +9,7 @@ import os
 import sys
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 
@@ -21,10 +22,17 @@ def main(cfg: DictConfig) -> float:
 
 def cli() -> None:
     """Runs `main`; a mistake or a failed run ends in one line and a non-zero code."""
+    # -m anywhere; argparse by itself takes no overrides after it if some came before.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda a: a not in ("-m", "--multirun"))
+    _, unknown = get_args_parser().parse_known_args()
+    if unknown:
+        sys.exit(
+            f"error: {unknown[0]}: no such option; overrides are written key=value"
+        )
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed
     if os.environ.get("BLOCKLAB_FULL_ERROR") == "1":
         main()  # tracebacks asked for
         return
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed
     try:
         main()
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 0 fine, 1 by `--strict`, 2 nothing to read."""
+    """Returns the exit status: 0 fine, 2 nothing to read, 3 by `--strict`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     if not arguments:
@@ -55,7 +55,7 @@ def _report(options: argparse.Namespace) -> int:
     except (AnalysisError, OSError) as error:  # OSError: a full disk, say
         return _refuse(str(error))
     show(report, Console())
-    return 1 if options.strict and not is_clean(report.summary) else 0
+    return 3 if options.strict and not is_clean(report.summary) else 0
 
 
 def _refuse(message: str) -> int:

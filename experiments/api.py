@@ -4,20 +4,23 @@ from experiments import api
 runs = api.run(api.compose(["norm=rmsnorm,derf", "seed=0,1,2", "steps=200"]))
 """
 
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
-from experiments.compose import CONF, Composer
+from experiments.compose import CONF, Composer, is_for_hydra
 from experiments.config import Config
 from experiments.display import Display, print_summary
 from experiments.environment import set_up
 from experiments.errors import UserError
+from experiments.explain import explained
 from experiments.group import execute, plan
 from experiments.members import Member
 from experiments.sweep import expand
@@ -31,17 +34,18 @@ def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[
     Raises:
         UserError: an override or a config is wrong; the message says what.
     """
-    from hydra import initialize_config_dir
-
-    from experiments.explain import explained
-
-    if GlobalHydra.instance().is_initialized():
-        # Inside a Hydra job, or a notebook that composes for itself.
-        composer = Composer(GlobalHydra.instance().config_loader(), config_name)
-        with explained(overrides):
-            return [composer.compose(job) for job in expand(composer, overrides)]
-    with explained(overrides), initialize_config_dir(str(CONF), version_base="1.3"):
-        composer = Composer(GlobalHydra.instance().config_loader(), config_name)
+    # Inside a Hydra job, or a notebook that composes for itself, there is one already.
+    hydra = (
+        contextlib.nullcontext()
+        if GlobalHydra.instance().is_initialized()
+        else initialize_config_dir(str(CONF), version_base="1.3")
+    )
+    with explained(overrides), hydra:
+        composer = Composer(
+            GlobalHydra.instance().config_loader(),
+            config_name,
+            [o for o in overrides if is_for_hydra(o)],
+        )
         return [composer.compose(job) for job in expand(composer, overrides)]
 
 
@@ -54,6 +58,8 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     Raises:
         UserError: a config cannot be run. Nothing has been created then.
     """
+    if not configs:
+        return []
     console = console or Console()
     set_up(configs[0].runtime.compilation_cache)
     groups = plan(configs)
@@ -74,7 +80,7 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
 
 def report(configs: Sequence[Config]) -> None:
     """Draws the report of every folder whose config asks for one, each in a process."""
-    wanted = {c.runtime.output_dir + "/" + c.name for c in configs if c.runtime.report}
+    wanted = {str(c.folder) for c in configs if c.runtime.report}
     for folder in sorted(wanted):
         command = [sys.executable, "-m", "analysis", "report", folder]
         done = subprocess.run(command, check=False)

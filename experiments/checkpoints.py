@@ -63,9 +63,21 @@ class Checkpoints:
                     state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta)
                 ),
             )
-        for old in self.steps()[self._keep :]:
-            shutil.rmtree(self._directory / str(old), ignore_errors=True)
+        self._clean_up(step)
         return content
+
+    def _clean_up(self, step: int) -> None:
+        """Leaves `step` and the newest before it, `keep` in all.
+
+        A later step was found broken, or the run would not be here. A save that was
+        killed leaves a temporary folder.
+        """
+        steps = self.steps()
+        older = [s for s in steps if s < step]
+        dropped = [str(s) for s in steps if s > step or s in older[self._keep - 1 :]]
+        dropped += [p.name for p in self._directory.glob("*.orbax-checkpoint-tmp*")]
+        for name in dropped:
+            shutil.rmtree(self._directory / name, ignore_errors=True)
 
     def restore(self, like):
         """The newest whole checkpoint, as a tree like `like` (arrays or shapes).

@@ -59,10 +59,6 @@ class Composer:
             ConfigLoaderImpl._apply_overrides_to_config(values, base)
         return plain(base), choices
 
-    def is_ours(self, text: str) -> bool:
-        """Whether an override is for the run, not for the `hydra` node."""
-        return not self._parse(text).is_hydra_override()
-
     def sweeper(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The `hydra.sweeper` node that these overrides give, sweeps left out."""
         fixed = [o for o in overrides if not self._parse(o).is_sweep_override()]
@@ -103,6 +99,11 @@ class Composer:
                 del cfg["hydra"]
             self._bases[groups] = (cfg, choices)
         return self._bases[groups]
+
+
+def is_for_hydra(override: str) -> bool:
+    """Whether an override is for the `hydra` node (as Hydra decides it)."""
+    return override.lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:

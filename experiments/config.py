@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 from experiments.errors import ConfigError, nearest
-from experiments.parts import Part, coerce
+from experiments.parts import Part, coerce, shown
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
 
@@ -185,7 +185,7 @@ class Config:
 def from_mapping(cls, node: Any, path: str) -> Any:
     """A (nested) dataclass from a mapping, with every key and type checked."""
     if not isinstance(node, dict):
-        raise ConfigError(f"{path}: expected a mapping, got {node!r}")
+        raise ConfigError(f"{path}: expected a mapping, got {shown(node)}")
     hints = typing.get_type_hints(cls)
     for key in node:
         if key not in hints:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -48,8 +49,8 @@ class Display:
 
     def on_end(self, member: Member) -> None:
         """A line for a run that did not simply complete."""
-        for line in _remarks(member):
-            self._console.print(line, highlight=False, soft_wrap=True)
+        for line, style in _remarks(member):
+            _say(self._console, line, style)
 
     def _watch(self) -> None:
         if self._console.is_terminal:
@@ -92,7 +93,7 @@ class Display:
             if gained:
                 left = (time.monotonic() - self._started) * (total - steps) / gained
                 parts.append(f"{left:.0f} s left")
-            print("  ".join(p for p in parts if p), flush=True)
+            _say(self._console, "  ".join(p for p in parts if p))
 
     def _steps(self) -> int:
         return sum(_work_of(m) if m.state in DONE else m.step for m in self._members)
@@ -111,7 +112,8 @@ class Display:
         return f"{speed:,.0f} tokens/s" if speed else ""
 
     def _loss(self) -> str:
-        losses = [m.loss for m in self._members if m.state == "running" and m.loss]
+        running = [m for m in self._members if m.state == "running"]
+        losses = [m.loss for m in running if m.loss is not None]
         if not losses:
             return ""
         low, high = min(losses), max(losses)
@@ -123,17 +125,23 @@ def _work_of(member: Member) -> int:
     return member.config.steps if member.config.task.name == "Train" else 1
 
 
-def _remarks(member: Member) -> list[str]:
+def _say(console: Console, line: str, style: str | None = None) -> None:
+    """One line as it is: an error may hold brackets, which are markup to Rich."""
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _remarks(member: Member) -> list[tuple[str, str | None]]:
+    """Lines about a run, each with its style."""
     run = member.directory.path.name
     lines = []
     if member.note and member.note != "finished before":
-        lines.append(f"{run}: {member.note}")
+        lines.append((f"{run}: {member.note}", None))
     if member.state == "diverged":
-        lines.append(f"[yellow]{run}: diverged at step {member.diverged_step}[/]")
+        lines.append((f"{run}: diverged at step {member.diverged_step}", "yellow"))
     if member.state == "failed":
-        lines.append(f"[red]{run}: failed: {member.error}[/]")
+        lines.append((f"{run}: failed: {member.error}", "red"))
     if member.state == "preempted":
-        lines.append(f"{run}: stopped and saved at step {member.step}")
+        lines.append((f"{run}: stopped and saved at step {member.step}", None))
     return lines
 
 
@@ -151,12 +159,9 @@ def print_summary(members: Sequence[Member], console: Console) -> None:
     for family, same_kind in families.items():
         title = family if len(families) > 1 else None
         _print_table(same_kind, leave_out, title, console)
-    for root in sorted({str(m.directory.root) for m in members}):
-        console.print(
-            f"{_states(members)}; everything is in {root}/",
-            highlight=False,
-            soft_wrap=True,
-        )
+    for root in sorted({m.directory.root for m in members}):
+        there = [m for m in members if m.directory.root == root]
+        _say(console, f"{_states(there)}; everything is in {root}/")
 
 
 def _print_table(members, leave_out: set[str], title: str | None, console) -> None:
@@ -176,7 +181,7 @@ def _print_table(members, leave_out: set[str], title: str | None, console) -> No
         table.add_column(name, justify="right")
     for label, same in shown:
         table.add_row(
-            label,
+            escape(label),
             _states(same),
             str(max(m.step for m in same)),
             _mean([m.loss for m in same]),
@@ -188,7 +193,10 @@ def _print_table(members, leave_out: set[str], title: str | None, console) -> No
 
 
 def _labels(members: Sequence[Member], leave_out: set[str]) -> list[str]:
-    """What sets each run apart, as short `key=value`s; its folder if nothing does."""
+    """What sets each run apart, as short `key=value`s.
+
+    Where nothing does: all runs together if a key is left out, else the run's folder.
+    """
     asked = [
         dict(o.split("=", 1) for o in m.config.overrides if "=" in o) for m in members
     ]
@@ -199,7 +207,7 @@ def _labels(members: Sequence[Member], leave_out: set[str]) -> list[str]:
     ]
     return [
         " ".join(f"{k.rsplit('.', 1)[-1]}={one[k]}" for k in varying if k in one)
-        or member.directory.path.name
+        or ("all runs" if leave_out else member.directory.path.name)
         for one, member in zip(asked, members, strict=True)
     ]
 

@@ -36,6 +36,13 @@ def set_up(compilation_cache: str | None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def available_cores() -> int:
+    """Cores this process may use; all of the machine's where that is not known (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @functools.lru_cache(maxsize=1)
 def describe() -> dict[str, Any]:
     """Versions, platform, devices and revision of this process, as plain data."""
@@ -47,7 +54,7 @@ def describe() -> dict[str, Any]:
         "platform": device.platform,
         "device_kind": device.device_kind,
         "n_devices": jax.device_count(),
-        "n_cores": len(os.sched_getaffinity(0)),
+        "n_cores": available_cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git": _revision(),
     }

@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import (
     HydraException,
     MissingConfigException,
@@ -67,9 +69,16 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
             "(or key=a,b with -m)"
         )
     text = str(error)
-    found = re.search(r"Ambiguous value for argument '(.+?)'\s", text)
+    found = re.search(
+        r"Ambiguous value for argument '(.+?)'\s"
+        r"|Sweep parameters '(.+)' requires --multirun",
+        text,
+    )
     if found:
-        return f"{found.group(1)}: several values are a sweep; add -m"
+        return f"{found.group(1) or found.group(2)}: several values are a sweep; add -m"
+    found = re.search(r"Multiple values for (\S+)\. To override", text)
+    if found:
+        return f"{found.group(1)}: has a choice already; replace it without the +"
     key = _unknown_key(text)
     if key is not None:
         return _no_such_key(key, overrides)
@@ -127,12 +136,8 @@ def _no_such_key(key: str, overrides: Sequence[str]) -> str:
 
 def _composed(overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
     """The config that the valid choices among `overrides` give, and its groups."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    GlobalHydra.instance().clear()
     chosen = [o for o in overrides if (CONF / o.split("=")[0].split("@")[0]).is_dir()]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with _own_hydra(), initialize_config_dir(str(CONF), version_base="1.3"):
         for attempt in (chosen, []):
             with contextlib.suppress(HydraException, OmegaConfBaseException):
                 config = compose("config", attempt, return_hydra_config=True)
@@ -141,6 +146,17 @@ def _composed(overrides: Sequence[str]) -> tuple[DictConfig, list[str]]:
         OmegaConf.set_struct(config, False)
         del config["hydra"]
     return config, [c for c in choices if not c.startswith("hydra/")]
+
+
+@contextlib.contextmanager
+def _own_hydra() -> Iterator[None]:
+    """A moment without the Hydra of whoever called: there can only be one at a time."""
+    current = GlobalHydra.instance()
+    theirs, current.hydra = current.hydra, None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = theirs
 
 
 def _dotted(node: DictConfig, prefix: str = "") -> list[str]:

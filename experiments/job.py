@@ -8,11 +8,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import api
-from experiments.compose import Composer
+from experiments.compose import Composer, plain
 from experiments.config import Config
 from experiments.errors import RunFailed, UserError
-from experiments.explain import one_line, tracebacks_wanted
+from experiments.explain import explained, one_line, tracebacks_wanted
 from experiments.group import plan
+from experiments.members import Member
 
 
 def run_one(cfg: DictConfig) -> float:
@@ -37,18 +38,21 @@ def run_one(cfg: DictConfig) -> float:
 
 def _run_one(cfg: DictConfig, *, report: bool) -> float:
     hydra = HydraConfig.get()
+    overrides = OmegaConf.to_container(hydra.overrides.task)  # as typed, `${..}` too
+    with explained(overrides):
+        node = plain(cfg)
     config = Config.parse(
-        OmegaConf.to_container(cfg, resolve=True),
+        node,
         choices={
             k: v for k, v in hydra.runtime.choices.items() if not k.startswith("hydra/")
         },
-        overrides=list(hydra.overrides.task),
+        overrides=overrides,
     )
     (member,) = api.run([config])
     if report:
         api.report([config])
     if member.state == "failed":
-        raise RunFailed(f"{member.directory.path}: {member.error}")
+        raise RunFailed(_failure(member))
     return member.objective
 
 
@@ -71,9 +75,7 @@ def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
         returned.working_dir = str(member.directory.path)
         returned.status = JobStatus.FAILED if failed else JobStatus.COMPLETED
         returned.return_value = (
-            RunFailed(f"{member.directory.path}: {member.error}")
-            if failed
-            else member.objective
+            RunFailed(_failure(member)) if failed else member.objective
         )
         returns.append(returned)
     return returns
@@ -86,9 +88,7 @@ def finish_sweep(returns: Sequence[JobReturn]) -> None:
         RunFailed: counts the failed runs.
     """
     configs = [
-        r.cfg
-        if isinstance(r.cfg, Config)
-        else Config.parse(OmegaConf.to_container(r.cfg, resolve=True))
+        r.cfg if isinstance(r.cfg, Config) else Config.parse(plain(r.cfg))
         for r in returns
     ]
     api.report(configs)
@@ -118,5 +118,10 @@ def _compose(loader, config: DictConfig, jobs: Sequence[Sequence[str]]) -> list[
     return [composer.compose(job) for job in jobs]
 
 
-def _key(config: Config) -> tuple[str, str, str]:
-    return config.runtime.output_dir, config.name, config.identity("")
+def _key(config: Config) -> tuple[str, str]:
+    return str(config.folder), config.identity("")
+
+
+def _failure(member: Member) -> str:
+    folder, error = str(member.directory.path), str(member.error)
+    return error if error.startswith(folder) else f"{folder}: {error}"

@@ -45,7 +45,7 @@ class Part:
                 the class's `check` refuses.
         """
         if not isinstance(node, dict):
-            raise ConfigError(f"{path}: expected {_type_name(cls)}, got {node!r}")
+            raise ConfigError(f"{path}: expected {_type_name(cls)}, got {shown(node)}")
         if "_target_" not in node:
             raise ConfigError(
                 f"{path}: expected {_type_name(cls)}, got one without _target_ "
@@ -245,7 +245,14 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
         if ok:
             return converted
     wanted = " or ".join(_type_name(option) for option in options)
-    raise ConfigError(f"{path}: expected {wanted}, got {value!r}")
+    raise ConfigError(f"{path}: expected {wanted}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message, spelled as in a YAML file."""
+    spelled = {None: "null", True: "true", False: "false"}
+    is_word = value is None or isinstance(value, bool)
+    return spelled[value] if is_word else repr(value)
 
 
 def _convert(value: Any, option: Any) -> tuple[bool, Any]:

@@ -58,17 +58,22 @@ class RunDirectory:
     """
 
     def __init__(
-        self, config: Config, data_fingerprint: str, shared: frozenset[str] = frozenset()
+        self,
+        config: Config,
+        data_fingerprint: str,
+        shared: frozenset[str] = frozenset(),
     ):
         self.config = config
         self._shared = shared
         self.identity = config.identity(data_fingerprint)
-        self.root = pathlib.Path(config.runtime.output_dir) / config.name
-        found = (
-            sorted(self.root.glob(f"*-{self.identity}")) if self.root.is_dir() else []
-        )
-        self.path = found[0] if found else self.root / self.run_id
+        self.root = config.folder
+        self.path = self._find()
         self._lock_file = None
+
+    def _find(self) -> pathlib.Path:
+        """The run's folder: the one that has its hash, or where it is going to be."""
+        found = sorted(self.root.glob(f"*-{self.identity}"))
+        return found[0] if found else self.root / self.run_id
 
     @property
     def run_id(self) -> str:
@@ -83,19 +88,21 @@ class RunDirectory:
             node = json.loads((self.path / "status.json").read_text())
             known = {f.name for f in dataclasses.fields(Status)}
             return Status(**{k: v for k, v in node.items() if k in known})
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, AttributeError):
             return None
 
     def open(self, env: dict[str, Any]) -> bool:
         """Creates the directory if need be, takes its lock and marks it running.
 
         Returns:
-            False if another launcher has finished the run in the meantime.
+            False if another launcher has finished the run in the meantime; the lock is
+            free then.
 
         Raises:
             UserError: another launcher is at work on this run, or the folder cannot be
                 written.
         """
+        self.path = self._find()  # another launcher may have named it since
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             # Closed by `close`, and by the kernel if the process dies: never stale.
@@ -110,7 +117,17 @@ class RunDirectory:
             raise BusyError(f"{self.path}: another launcher is running it") from None
         before = self.status()
         if before is not None and before.is_finished:
+            self.close()
             return False
+        try:
+            self._start(env, before)
+        except BaseException:
+            self.close()
+            raise
+        return True
+
+    def _start(self, env: dict[str, Any], before: Status | None) -> None:
+        """Writes what stands before the first row."""
         now = time.time()
         if not (self.path / "config.json").exists():
             node = self.config.to_config()
@@ -130,7 +147,6 @@ class RunDirectory:
         )
         self._opened = now - self._status.seconds
         self.update()
-        return True
 
     def update(self, **changes) -> None:
         """Replaces status.json atomically."""
@@ -169,7 +185,7 @@ class RunDirectory:
         """All whole rows of metrics.jsonl or probes.jsonl."""
         rows = []
         with contextlib.suppress(OSError):
-            for line in (self.path / file).read_text().splitlines(keepends=True):
+            for line in (self.path / file).read_bytes().splitlines():
                 with contextlib.suppress(ValueError):
                     rows.append(json.loads(line))
         return rows
@@ -177,21 +193,21 @@ class RunDirectory:
     def rewind(self, file: str, step: int | None) -> list[dict[str, Any]]:
         """Keeps the rows up to `step` (None: no row) and returns them.
 
-        A line cut by a crash is dropped with what follows it.
+        A line cut by a crash, or not of ours, is dropped with what follows it.
         """
         path = self.path / file
         kept, rows = [], []
         with contextlib.suppress(FileNotFoundError):
-            for line in path.read_text().splitlines(keepends=True):
+            for line in path.read_bytes().splitlines(keepends=True):
                 try:
-                    row = json.loads(line) if line.endswith("\n") else None
+                    row = json.loads(line) if line.endswith(b"\n") else None
                 except ValueError:
                     row = None
                 if row is None or step is None or row["step"] > step:
                     break
                 kept.append(line)
                 rows.append(row)
-            _write(path, "".join(kept))
+            _write(path, b"".join(kept).decode())
         return rows
 
 
@@ -213,11 +229,15 @@ def _finite(node: Any) -> Any:
 def _write(path: pathlib.Path, text: str) -> None:
     """Replaces a file as a whole: a reader sees the old text or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as f:
+            f.write(text)
+            f.flush()
+            os.fsync(f.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _slug(overrides: list[str]) -> str:
@@ -234,5 +254,7 @@ def _names_place(override: str) -> bool:
 
 
 def _short(override: str) -> str:
+    if override.startswith("~"):
+        return "no-" + override.lstrip("~").partition("=")[0]
     key, _, value = override.lstrip("+").partition("=")
     return f"{key.rsplit('.', 1)[-1]}={value}"

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 
-from experiments.compose import Composer
+from experiments.compose import Composer, is_for_hydra
 from experiments.errors import ConfigError
 
 
@@ -16,28 +17,42 @@ def combinations(
     arguments: Sequence[str],
     parser: OverridesParser,
 ) -> list[list[str]]:
-    """The override lists of a sweep.
+    """The override lists of a sweep, each job once.
 
     Args:
         params: override -> values, of the experiment.
         sweeps: several named sets of such params: the jobs are those of each, one set
             after the other, `params` applying to all.
         arguments: overrides of the command line: they win over both.
+
+    Raises:
+        ConfigError: an interval, or a sweep over experiments.
     """
-    named = dict(sweeps or {})
+    typed = parser.parse_overrides(list(arguments))
+    for override in typed:
+        if override.key_or_group == "experiment" and override.is_sweep_override():
+            raise ConfigError(
+                f"{override.input_line}: expected one experiment, since each brings its "
+                "own sweep (give every one a command of its own)"
+            )
+    taken = {_place(override) for override in typed}
     jobs = []
-    for extra in named.values() if named else [{}]:
-        merged = {**dict(params or {}), **dict(extra)}
-        texts = [f"{key}={value}" for key, value in merged.items()]
-        jobs += _product([*texts, *arguments], parser)
-    return [list(job) for job in dict.fromkeys(tuple(job) for job in jobs)]
+    for extra in dict(sweeps).values() if sweeps else [{}]:
+        merged = {**dict(params or {}), **dict(extra or {})}
+        own = parser.parse_overrides(
+            [f"{key}={_text(value)}" for key, value in merged.items()]
+        )
+        jobs += _product([*(o for o in own if _place(o) not in taken), *typed])
+    return [list(job) for job in dict.fromkeys(jobs)]
 
 
-def _product(texts: Sequence[str], parser: OverridesParser) -> list[list[str]]:
+def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     choices: dict[str, list[str]] = {}
-    for override in parser.parse_overrides(list(texts)):
+    for override in overrides:
         key = override.get_key_element()
-        if not override.is_sweep_override():
+        if override.is_delete():
+            choices[key] = [override.input_line]
+        elif not override.is_sweep_override():
             choices[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
             choices[key] = [f"{key}={v}" for v in override.sweep_string_iterator()]
@@ -46,14 +61,25 @@ def _product(texts: Sequence[str], parser: OverridesParser) -> list[list[str]]:
                 f"{override.input_line}: expected values to try, such as 1,2,3 or "
                 "range(1,4); an interval needs a search (hydra/sweeper=optuna)"
             )
-        if override.is_delete():
-            choices[key] = [key]
-    return [list(job) for job in itertools.product(*choices.values())]
+    return list(itertools.product(*choices.values()))
+
+
+def _place(override: Override) -> tuple[str, str | None]:
+    """What an override sets, whether it changes (`k=`), adds (`+k=`) or deletes (`~k`)."""
+    return override.key_or_group, override.package
+
+
+def _text(value: Any) -> str:
+    """A value of a YAML file as it is written on a command line."""
+    return "null" if value is None else str(value)
 
 
 def expand(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
-    """The jobs of a list of overrides, with the sweep of the experiment it names."""
-    own = [o for o in overrides if not o.startswith("hydra")]
+    """The jobs of a list of overrides, with the sweep of the experiment it names.
+
+    Overrides of the `hydra` node belong to the composer and make no job.
+    """
+    own = [o for o in overrides if not is_for_hydra(o)]
     sweeper = composer.sweeper(own)
     return combinations(
         sweeper.get("params"), sweeper.get("sweeps"), own, composer.parser

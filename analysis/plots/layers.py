@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from analysis.plots import style
 from analysis.stats import geometric_interval
@@ -161,6 +162,8 @@ def finish(axes: Axes, rows: pl.DataFrame) -> None:
     if rows["n_layers"].max() > 32:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    else:  # blocks are counted, not measured
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def caption_text(sizes: list[int]) -> str:

@@ -230,7 +230,7 @@ def test_command_prints_the_summary_and_whole_paths(losses, capsys):
     assert "1.910 ± 0.025" in out
     assert "final val_loss [nats/token]" in out
     assert str(losses / "report" / "figures" / "loss.png") in out.split("\n")
-    assert main(["report", str(losses), "--strict"]) == 1
+    assert main(["report", str(losses), "--strict"]) == 3
 
 
 def test_strict_is_content_with_confirmed_and_completed(tmp_path, make_depth_runs):
@@ -240,7 +240,7 @@ def test_strict_is_content_with_confirmed_and_completed(tmp_path, make_depth_run
     assert main(["report", str(home), "--strict"]) == 0
     tags = {"expected": [EXPECTED | {"expected": 0.5}]}
     make_depth_runs(tmp_path / "y", seeds=3, depths=(6, 24), sigma=0.01, tags=tags)
-    assert main(["report", str(tmp_path / "y"), "--strict"]) == 1
+    assert main(["report", str(tmp_path / "y"), "--strict"]) == 3
 
 
 def test_wrong_folder_is_one_line_and_exit_2(tmp_path, capsys):

@@ -138,8 +138,7 @@ def test_every_remat_setting_gives_the_same_loss_and_gradients():
         results[remat] = jax.jit(jax.value_and_grad(loss))(params)
     expected_loss, expected = results.pop("everything")
     for remat, (value, gradient) in results.items():
-        # Measured on CPU: the loss equal to the bit, gradients within 1e-7 of the
-        # largest entry of their array.
+        # Measured on CPU with jax 0.10.2: loss and gradients are equal to the bit.
         np.testing.assert_allclose(value, expected_loss, rtol=1e-6, err_msg=remat)
         for path, wanted in expected.items():
             np.testing.assert_allclose(
