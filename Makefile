@@ -21,10 +21,10 @@ run: $(READY)
 	$(PY) launch.py experiment=quickstart
 
 test: $(READY)
-	$(PY) -m pytest -q -m "not slow"
+	$(PY) -m pytest -q -n auto --dist loadfile -m "not slow"
 
 test-all: $(READY)
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n auto --dist loadfile
 
 lint: $(READY)
 	$(PY) -m ruff check .

@@ -34,6 +34,7 @@ class Composer:
         self._config_name = config_name
         self._hydra_overrides = list(hydra_overrides)
         self.parser = OverridesParser.create(config_loader=loader)
+        self._configs: dict[tuple[str, ...], Config] = {}
         self._parsed: dict[str, Any] = {}
         self._is_group: dict[str, bool] = {}
         self._bases: dict[tuple[str, ...], tuple[DictConfig, dict]] = {}
@@ -45,8 +46,13 @@ class Composer:
             ConfigError: the config cannot be run.
             HydraException: it cannot be composed.
         """
-        node, choices = self.resolve(overrides)
-        return Config.parse(node, choices=choices, overrides=overrides)
+        key = tuple(overrides)
+        if key not in self._configs:  # a sweep is checked before it is launched
+            node, choices = self.resolve(overrides)
+            self._configs[key] = Config.parse(
+                node, choices=choices, overrides=overrides
+            )
+        return self._configs[key]
 
     def resolve(self, overrides: Sequence[str]) -> tuple[dict[str, Any], dict]:
         """Plain resolved data of one run, and the choices that made it."""
