@@ -69,8 +69,8 @@ class Stack(nnx.Module):
         """
         if stream_taps is not None and stream_taps.shape != self.tap_shape:
             raise ValueError(
-                f"stream_taps: expected shape {self.tap_shape} (n_layers, sub-layers of "
-                f"a block), got {stream_taps.shape}"
+                f"stream_taps: expected shape {self.tap_shape} "
+                f"(n_layers, sub-layers of a block), got {stream_taps.shape}"
             )
         graphdef, params, rest = nnx.split(self.layers, nnx.Param, ...)
 

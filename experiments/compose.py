@@ -77,7 +77,7 @@ class Composer:
 
     def _parse(self, text: str):
         if text not in self._parsed:
-            self._parsed[text] = self.parser.parse_override(text)
+            (self._parsed[text],) = self.parser.parse_overrides([text])
         return self._parsed[text]
 
     def _chooses(self, override) -> bool:

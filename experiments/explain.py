@@ -25,7 +25,9 @@ def explained(overrides: Sequence[str]) -> Iterator[None]:
     """Turns composition errors inside into a `UserError` of one line."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except Exception as error:
+        if not _is_mistake(error):
+            raise
         raise UserError(explain(error, overrides)) from error
 
 
@@ -42,25 +44,26 @@ def one_line(error: Exception) -> str:
     """
     if isinstance(error, (UserError, RunFailed)):
         return f"error: {error}"
-    overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
-    for text in overrides:
-        if text.startswith("="):
-            return f"error: {text}: not an override; expected key=value"
-    if isinstance(error, (HydraException, OmegaConfBaseException)):
+    if _is_mistake(error):
+        overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
         return f"error: {explain(error, overrides)}"
-    if isinstance(error, ValueError) and "Config group override must be" in str(error):
-        # Hydra does not say which; a choice that is null is the usual case.
-        left_out = [o.removesuffix("=null") for o in overrides if o.endswith("=null")]
-        hint = f"; to leave one out write {' '.join('~' + o for o in left_out)}"
-        return (
-            f"error: in {' '.join(overrides)}: a choice must be a name"
-            f"{hint if left_out else ''}"
-        )
     raise error
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Whether Hydra or OmegaConf refused what the user wrote."""
+    return isinstance(error, (HydraException, OmegaConfBaseException)) or (
+        isinstance(error, ValueError) and "Config group override must be" in str(error)
+    )
 
 
 def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     """One line for a composition error: the key, what is wrong, the nearest match."""
+    for text in overrides:
+        if text.startswith("="):
+            return f"{text}: not an override; expected key=value"
+    if isinstance(error, ValueError):
+        return _no_name(overrides)
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
     if isinstance(error, OverrideParseException):
@@ -90,6 +93,16 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     return text
 
 
+def _no_name(overrides: Sequence[str]) -> str:
+    """The line for a choice that is no name; null is the usual case.
+
+    Hydra does not say which it is.
+    """
+    left_out = [o.removesuffix("=null") for o in overrides if o.endswith("=null")]
+    hint = f"; to leave one out write {' '.join('~' + o for o in left_out)}"
+    return f"{' '.join(overrides)}: a choice is a name{hint if left_out else ''}"
+
+
 def _missing_choice(error: MissingConfigException) -> str:
     missing, options = error.missing_cfg_file or "", error.options
     group, _, choice = missing.rpartition("/")
@@ -113,6 +126,9 @@ def _unknown_key(text: str) -> str | None:
 def _no_such_key(key: str, overrides: Sequence[str]) -> str:
     """The line for a key that the config does not have."""
     config, choices = _composed(overrides)
+    if key.split(".")[0] == "tags":
+        typed = next((o for o in overrides if o.startswith("tags")), f"{key}=...")
+        return f"{typed}: a new tag needs a plus: +{typed}"
     if "@" in key:
         return f"{key}: no such place for a choice{nearest(key, choices)}"
     parent, _, last = key.rpartition(".")

@@ -268,7 +268,8 @@ def _convert(value: Any, option: Any) -> tuple[bool, Any]:
     if option is str:
         return isinstance(value, str), value
     if origin is tuple:
-        return isinstance(value, (list, tuple)), tuple(value or ())
+        is_list = isinstance(value, (list, tuple))
+        return is_list, tuple(value) if is_list else value
     if origin is dict:
         return isinstance(value, dict), value
     return False, value  # factories and objects (norms, schemes) come as parts

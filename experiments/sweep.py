@@ -6,6 +6,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 
 from experiments.compose import Composer, is_for_hydra
 from experiments.errors import ConfigError
@@ -26,7 +27,7 @@ def combinations(
         arguments: overrides of the command line: they win over both.
 
     Raises:
-        ConfigError: an interval, or a sweep over experiments.
+        ConfigError: an interval, a sweep without values, or one over experiments.
     """
     typed = parser.parse_overrides(list(arguments))
     for override in typed:
@@ -55,13 +56,23 @@ def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
         elif not override.is_sweep_override():
             choices[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
-            choices[key] = [f"{key}={v}" for v in override.sweep_string_iterator()]
+            choices[key] = [f"{key}={v}" for v in _values(override)]
         else:
             raise ConfigError(
                 f"{override.input_line}: expected values to try, such as 1,2,3 or "
                 "range(1,4); an interval needs a search (hydra/sweeper=optuna)"
             )
     return list(itertools.product(*choices.values()))
+
+
+def _values(override: Override) -> list[str]:
+    try:
+        values = list(override.sweep_string_iterator())
+    except (ValueError, HydraException) as error:  # a range with a step of zero
+        raise ConfigError(f"{override.input_line}: {error}") from None
+    if not values:
+        raise ConfigError(f"{override.input_line}: no values to try")
+    return values
 
 
 def _place(override: Override) -> tuple[str, str | None]:

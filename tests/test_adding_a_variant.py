@@ -20,7 +20,9 @@ def project(tmp_path):
     """The project with the three files of the guide, and the oracle's new function."""
     for folder in ("blocks", "experiments", "conf", "hydra_plugins", "tests"):
         shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / folder,
+            tmp_path / folder,
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
     for file in ("launch.py", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path / file)
@@ -37,7 +39,11 @@ def project(tmp_path):
 def run(project, *arguments):
     env = {**os.environ, "PYTHONPATH": str(project)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=project, env=env, capture_output=True, text=True
+        [sys.executable, *arguments],
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
     )
 
 

@@ -1,4 +1,4 @@
-"""The language model in float64 NumPy: one sequence, one block, one sub-layer at a time.
+"""The language model in float64 NumPy, one sub-layer after the other.
 
 Parameters are a flat dict {path: array} with the paths of the modules; those below
 blocks/layers have a leading layer axis. The parts are functions of the other files here
@@ -6,7 +6,7 @@ with their settings filled in:
 
     norm(x, **parameters of the norm)                           per site
     attention(x, q=, k=, v=, o=[, q_norm=, k_norm=, inner_norm=])
-    ffn(x, up=, down=, ...[, inner_norm=])                      maps: (kernel, bias or None)
+    ffn(x, up=, down=[, gate=, inner_norm=])       maps are (kernel, bias or None)
 
 `placement` has one yes or no per site, as in blocks.placement.
 """
@@ -112,7 +112,7 @@ def below(params, prefix):
 
 
 def linear_maps(params):
-    """{"up/kernel": k, "up/bias": b} as {"up": (k, b)}; b is None where there is none."""
+    """{"up/kernel": k, "up/bias": b} as {"up": (k, b)}, without bias (k, None)."""
     names = [k.removesuffix("/kernel") for k in params if k.endswith("/kernel")]
     return {
         name: (params[f"{name}/kernel"], params.get(f"{name}/bias")) for name in names

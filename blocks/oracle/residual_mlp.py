@@ -1,4 +1,4 @@
-"""The residual MLP in float64 NumPy. Parameters and parts as in oracle.language_model."""
+"""The residual MLP in float64 NumPy; its arguments as in oracle.language_model."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """hydra/sweeper=batched: every job of a sweep is handed to the launcher at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -11,8 +11,8 @@ from hydra.plugins.sweeper import Sweeper
 @dataclass
 class BatchedSweeperConf:
     _target_: str = "hydra_plugins.blocklab.sweeper.BatchedSweeper"
-    params: dict[str, Any] | None = None
-    sweeps: dict[str, Any] | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    sweeps: dict[str, Any] = field(default_factory=dict)
 
 
 ConfigStore.instance().store(

@@ -500,8 +500,8 @@ def test_no_token_sees_a_later_one_or_another_sequence():
     "placement, dtype, error",
     [
         ("pre", "bfloat16", 0.03),
-        ("post", "bfloat16", 0.03),
-        ("peri", "bfloat16", 0.03),
+        pytest.param("post", "bfloat16", 0.03, marks=pytest.mark.slow),
+        pytest.param("peri", "bfloat16", 0.03, marks=pytest.mark.slow),
         ("pre", "float16", 0.004),
     ],
 )
@@ -590,7 +590,10 @@ def test_loss_predicts_the_next_token():
     assert measured == {}
 
 
-@pytest.mark.parametrize("init, std", [("normal", 0.02), ("kaiming", 64**-0.5)])
+@pytest.mark.parametrize(
+    "init, std",
+    [("normal", 0.02), pytest.param("kaiming", 64**-0.5, marks=pytest.mark.slow)],
+)
 def test_loss_of_a_fresh_model_is_close_to_log_vocab(init, std):
     # The last norm makes RMS 1, so a logit is N(0, d_model std^2) and the loss exceeds
     # ln(vocab) by half that variance.

@@ -1,4 +1,4 @@
-"""The residual MLP: the oracle, its linear loss, and the depth law measured in torch."""
+"""The residual MLP: the oracle, its linear loss, and the depth law as in torch."""
 
 import csv
 import functools

@@ -1,4 +1,4 @@
-"""What is measured inside the layer loop, against plain autodiff and NumPy outside it."""
+"""What is measured inside the layer loop, against autodiff and NumPy outside it."""
 
 import functools
 

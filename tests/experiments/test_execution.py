@@ -1,5 +1,7 @@
 """One member's numbers do not depend on who runs beside it, nor on how it is cut."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,7 +109,9 @@ def test_under_vmap_twenty_steps_agree_in_float64(compose, overrides):
         np.testing.assert_allclose(grad2, grad, rtol=1e-9)
         for path in params:
             assert params[path].dtype == np.float64
-            np.testing.assert_allclose(params2[path], params[path], atol=1e-9, rtol=1e-9)
+            np.testing.assert_allclose(
+                params2[path], params[path], atol=1e-9, rtol=1e-9
+            )
 
 
 def test_traced_numbers_reach_the_run(compose):
@@ -127,7 +131,9 @@ def test_traced_numbers_reach_the_run(compose):
         compose("optimizer.learning_rate=0.001,0.01", "schedule=constant"), cuts=(1,)
     )
     path = "head/kernel"
-    ratio = np.abs(fast[path] - start[path]).max() / np.abs(slow[path] - start[path]).max()
+    ratio = (
+        np.abs(fast[path] - start[path]).max() / np.abs(slow[path] - start[path]).max()
+    )
     np.testing.assert_allclose(ratio, 10, rtol=1e-3)
 
 
@@ -172,3 +178,30 @@ def test_program_holds_no_large_constants(compose):
         state, *jax.tree.map(lambda x: x[0], inputs), jnp.int32(3), programs.data
     )
     assert sum(np.asarray(c).nbytes for c in jaxpr.consts) < 1 << 20
+
+
+@pytest.mark.slow
+def test_a_thousand_layers_compile_about_as_fast_as_four(compose):
+    """One scan over stacked layers: the program does not grow with depth."""
+
+    def seconds(n_layers):
+        jax.clear_caches()
+        (group,) = plan(compose(f"model.n_layers={n_layers}", "model.d_ff=40"))
+        program = group.programs.program
+        inputs = jax.tree.map(
+            lambda x: x[0], stack_inputs(group.members, program.dtype)
+        )
+        state = jax.eval_shape(program.init, *inputs)
+        began = time.process_time()
+        jax.jit(program.init).lower(*inputs).compile()
+        jax.jit(program.train_steps).lower(
+            state, *inputs, jnp.int32(3), group.programs.data
+        ).compile()
+        return time.process_time() - began
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        ratios = [seconds(1000) / seconds(4) for _ in range(3)]
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert np.median(ratios) < 1.5

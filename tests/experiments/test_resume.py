@@ -5,7 +5,15 @@ import time
 
 import pytest
 
-from tests.launching import SMALL, assert_same_results, launch, rows, runs_below, start, status
+from tests.launching import (
+    SMALL,
+    assert_same_results,
+    launch,
+    rows,
+    runs_below,
+    start,
+    status,
+)
 
 LONG = (*SMALL, "steps=3000", "runtime.checkpoint.every=200", "task.probe_every=1000")
 
@@ -19,7 +27,11 @@ def kill_in_the_middle(*arguments, cwd, after: int) -> None:
         for run in runs_below(cwd / "outputs/train").values():
             metrics = run / "metrics.jsonl"
             saved = any(run.glob("checkpoints/[0-9]*"))
-            if saved and metrics.exists() and metrics.read_text().count("\n") * 10 > after:
+            if (
+                saved
+                and metrics.exists()
+                and metrics.read_text().count("\n") * 10 > after
+            ):
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
                 return

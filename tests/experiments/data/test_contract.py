@@ -16,7 +16,10 @@ SIZE = {"batch_size": 3, "seq_len": 8}
 
 @pytest.fixture(params=NAMES)
 def node(request):
-    return OmegaConf.load(CONF / f"{request.param}.yaml")
+    choice = OmegaConf.load(CONF / f"{request.param}.yaml")
+    # As part of a config: a source may follow the width of the model.
+    config = OmegaConf.create({"model": {"d_model": 64}, "data": choice})
+    return OmegaConf.create(OmegaConf.to_container(config, resolve=True)["data"])
 
 
 @pytest.fixture
