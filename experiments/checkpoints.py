@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-SCHEMA = 1
+SCHEMA = 2
 
 # Orbax is not safe to call from two threads at once: temporary folders of one save were
 # seen to vanish under the other.
@@ -55,7 +55,7 @@ class Checkpoints:
         path = self._directory / str(step)
         if path.exists():  # left by an attempt that was cut, or found broken
             shutil.rmtree(path)
-        meta = {"schema": SCHEMA, "step": step, "digest": content}
+        meta = {"schema": SCHEMA, "digest": content, "forms": _forms(leaves)}
         with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
             writer.save(
                 path,
@@ -111,13 +111,11 @@ class Checkpoints:
             ).meta
             if meta.get("schema") != SCHEMA:
                 raise ValueError(f"schema {meta.get('schema')}, expected {SCHEMA}")
+            _check_forms(meta["forms"], _forms(abstract))  # Orbax would cast
             leaves = reader.restore(
                 path,
                 args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
             ).state
-        for name, x in abstract.items():
-            if leaves[name].dtype != x.dtype:
-                raise ValueError(f"{name}: {leaves[name].dtype}, expected {x.dtype}")
         if digest(leaves) != meta["digest"]:
             raise ValueError("its digest does not match its content")
         return jax.tree.unflatten(tree, [leaves[name] for name in names])
@@ -139,3 +137,15 @@ def _leaves(tree) -> dict:
         jax.tree_util.keystr(path): leaf
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
+
+
+def _forms(leaves: dict) -> dict[str, str]:
+    """Type and shape by name, as text: `float32[64, 33]`."""
+    return {name: f"{x.dtype}{list(x.shape)}" for name, x in leaves.items()}
+
+
+def _check_forms(saved: dict[str, str], expected: dict[str, str]) -> None:
+    for name in {**expected, **saved}:
+        has, wants = saved.get(name, "nothing"), expected.get(name, "nothing")
+        if has != wants:
+            raise ValueError(f"{name} holds {has}, expected {wants}")

@@ -19,6 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.compose import CONF
 from experiments.errors import RunFailed, UserError, nearest, other_name
 
+# A plain ValueError of Hydra's.
+NOT_A_NAME = "Config group override must be"
+
 
 @contextlib.contextmanager
 def explained(overrides: Sequence[str]) -> Iterator[None]:
@@ -53,7 +56,7 @@ def one_line(error: Exception) -> str:
 def _is_mistake(error: Exception) -> bool:
     """Whether Hydra or OmegaConf refused what the user wrote."""
     return isinstance(error, (HydraException, OmegaConfBaseException)) or (
-        isinstance(error, ValueError) and "Config group override must be" in str(error)
+        isinstance(error, ValueError) and NOT_A_NAME in str(error)
     )
 
 
@@ -62,7 +65,7 @@ def explain(error: Exception, overrides: Sequence[str] = ()) -> str:
     for text in overrides:
         if text.startswith("="):
             return f"{text}: not an override; expected key=value"
-    if isinstance(error, ValueError):
+    if NOT_A_NAME in str(error):
         return _no_name(overrides)
     if isinstance(error, MissingConfigException):
         return _missing_choice(error)
