@@ -12,7 +12,6 @@ use two cores, where vmap over members loses to running them in turn on a CPU.
 """
 
 import dataclasses
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments.environment import available_cores
 from experiments.errors import ConfigError
 from experiments.program import Program
 
@@ -45,8 +45,8 @@ def choose_layout(name: str, threads: int | None) -> MemberLayout:
         name = "threads" if jax.default_backend() == "cpu" else "vmap"
     if name not in LAYOUTS:
         raise ConfigError(f"runtime.layout: no layout {name!r}")
-    cores = len(os.sched_getaffinity(0))
-    return MemberLayout(name, (threads or cores) if name == "threads" else 1)
+    n_workers = (threads or available_cores()) if name == "threads" else 1
+    return MemberLayout(name, n_workers)
 
 
 def lift(fn: Callable, layout: str, per_member: tuple[bool, ...]) -> Callable:

@@ -1,6 +1,7 @@
 """Jobs to groups by signature, and the execution of groups."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -304,7 +305,8 @@ def _run_batch(
             if member.state == "running":
                 member.state = "failed"
                 member.error = f"{type(error).__name__}: {error}".splitlines()[0]
-                member.directory.fail(error)
+                with contextlib.suppress(OSError):  # on a full disk: said, not kept
+                    member.directory.fail(error)
     finally:
         for member in batch:
             member.directory.close()

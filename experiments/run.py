@@ -20,8 +20,6 @@ from omegaconf import OmegaConf
 from experiments.config import Config
 from experiments.errors import UserError
 
-UNTIMED = ("seconds", "tokens_per_second")  # columns that may differ between runs
-
 
 @dataclasses.dataclass
 class Status:

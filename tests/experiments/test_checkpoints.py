@@ -120,8 +120,9 @@ def test_a_broken_later_step_never_costs_a_whole_one(directory, keep):
     assert_same_bits(state, make_state(15))
 
 
-def test_what_a_killed_save_left_is_cleaned_up(directory):
-    left = directory / "30.orbax-checkpoint-tmp-1700000000"
+@pytest.mark.parametrize("suffix", ["", "-1700000000"])
+def test_what_a_killed_save_left_is_cleaned_up(directory, suffix):
+    left = directory / f"30.orbax-checkpoint-tmp{suffix}"
     left.mkdir()
     (left / "array").write_text("half")
     checkpoints = Checkpoints(directory, keep=2)
