@@ -17,7 +17,7 @@ from rich.console import Console
 
 from experiments.compose import CONF, Composer, is_for_hydra
 from experiments.config import Config
-from experiments.display import Display, print_summary
+from experiments.display import Display, print_programs, print_summary
 from experiments.environment import set_up
 from experiments.errors import UserError
 from experiments.explain import explained
@@ -69,10 +69,17 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     if pending < len(members):
         line += f"; {len(members) - pending} finished before"
     console.print(line, highlight=False)
+    if any(m.config.runtime.explain for m in members):
+        print_programs(groups, console)
     stop = threading.Event()
     with _stopping_on_sigterm(stop), Display(members, console) as display:
-        execute(groups, stop, display.on_end)
+        execute(groups, stop, display)
     print_summary(members, console)
+    compilations = sum(g.programs.compilations for g in groups)
+    if compilations:
+        seconds = sum(g.programs.compile_seconds for g in groups)
+        line = f"{_count(compilations, 'compilation')}, {seconds:.1f} s of compiling"
+        console.print(line, highlight=False)
     if stop.is_set():
         raise KeyboardInterrupt
     return members

@@ -29,6 +29,9 @@ class Runtime:
     layout: str = "auto"
     threads: int | None = None
     compilation_cache: str | None = "auto"
+    memory_gib: float | None = None
+    explain: bool = False
+    profile: str | None = None  # steps to trace, "first:last"
     report: bool = False
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
 
@@ -131,6 +134,15 @@ class Config:
             raise ConfigError(
                 f"runtime.threads: must be at least 1, got {runtime.threads}"
             )
+        if runtime.memory_gib is not None and not runtime.memory_gib > 0:
+            raise ConfigError(
+                f"runtime.memory_gib: must be positive, got {runtime.memory_gib}"
+            )
+        if runtime.profile is not None:
+            try:
+                parse_span(runtime.profile)
+            except ValueError as error:
+                raise ConfigError(f"runtime.profile: {error}") from None
         every, keep = runtime.checkpoint.every, runtime.checkpoint.keep
         if every is not None and every < 1:
             raise ConfigError(
@@ -205,3 +217,17 @@ def digest(node: Any) -> str:
     """sha256 of plain data in canonical JSON."""
     text = json.dumps(node, sort_keys=True, separators=(",", ":"), default=list)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_span(text: str) -> tuple[int, int]:
+    """'10:13' -> (10, 13): steps counted from 1.
+
+    Raises:
+        ValueError: not of that form, or no step lies in it.
+    """
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdigit() and last.isdigit()):
+        raise ValueError(f"expected first:last, such as 10:13, got {text!r}")
+    if not 1 <= int(first) <= int(last):
+        raise ValueError(f"expected 1 <= first <= last, got {text!r}")
+    return int(first), int(last)

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from experiments.group import Group, Watcher
 from experiments.members import Member
 
 PLAIN_EVERY = 5.0  # seconds between lines when nobody watches a terminal
@@ -24,7 +25,7 @@ MAX_ROWS = 40  # of the final table
 DONE = ("completed", "diverged", "failed", "preempted", "busy")
 
 
-class Display:
+class Display(Watcher):
     """One display for a whole sweep: runs, steps, tokens/s, loss, time left.
 
     On a terminal a live bar; elsewhere a plain line every few seconds. Use as a context
@@ -51,6 +52,10 @@ class Display:
         """A line for a run that did not simply complete."""
         for line, style in _remarks(member):
             _say(self._console, line, style)
+
+    def say(self, line: str) -> None:
+        """Something a person should know."""
+        _say(self._console, line)
 
     def _watch(self) -> None:
         if self._console.is_terminal:
@@ -143,6 +148,35 @@ def _remarks(member: Member) -> list[tuple[str, str | None]]:
     if member.state == "preempted":
         lines.append((f"{run}: stopped and saved at step {member.step}", None))
     return lines
+
+
+def print_programs(groups: Sequence[Group], console: Console) -> None:
+    """What each program is and takes; compiles them."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("program", overflow="fold")
+    columns = ("runs", "parameters", "FLOPs/step", "memory/call", "compiled in")
+    for name in ("layout", *columns):
+        table.add_column(name, justify="left" if name == "layout" else "right")
+    labels = _labels([g.members[0] for g in groups], leave_out={"seed"})
+    for label, group in zip(labels, groups, strict=True):
+        programs = group.programs
+        size = len(programs.layout.batches(group.members)[0])
+        programs.prepare(group.task.functions, size)
+        table.add_row(
+            label,
+            programs.layout.name,
+            str(len(group.members)),
+            f"{programs.program.n_params:,}",
+            f"{programs.flops_per_step():.3g}",
+            f"{programs.memory(size, group.task.functions) / 2**20:,.1f} MiB",
+            f"{programs.compile_seconds:.1f} s",
+        )
+    console.print(table)
+    console.print(
+        "FLOPs: three times the matrix products of a forward pass; memory: arguments, "
+        "results and temporaries of the largest function, data left out",
+        style="dim",
+    )
 
 
 def print_summary(members: Sequence[Member], console: Console) -> None:

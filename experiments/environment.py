@@ -1,5 +1,6 @@
 """What a run was made with: versions, devices, code revision; and process-wide setup."""
 
+import contextlib
 import functools
 import importlib.metadata
 import logging
@@ -41,6 +42,28 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def free_memory(gib: float | None = None) -> float:
+    """Bytes that programs may take: `gib` if given, else what the device has free.
+
+    On a CPU the machine's available memory, or what is left of the cgroup's limit.
+    """
+    if gib is not None:
+        return gib * 2**30
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    free = float("inf")
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable"))
+        free = int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError):
+        cgroup = pathlib.Path("/sys/fs/cgroup")
+        limit = int((cgroup / "memory.max").read_text())
+        free = min(free, limit - int((cgroup / "memory.current").read_text()))
+    return free
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,8 @@ use two cores, where vmap over members loses to running them in turn on a CPU.
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 
 from experiments.environment import available_cores
 from experiments.errors import ConfigError
+from experiments.flops import matmul_flops
 from experiments.program import Program
 
 LAYOUTS = ("threads", "map", "vmap")
@@ -74,21 +76,23 @@ def lift(fn: Callable, layout: str, per_member: tuple[bool, ...]) -> Callable:
     return lifted
 
 
-# Function of a program -> which arguments have the member axis, which is donated.
-_FUNCTIONS: dict[str, tuple[tuple[bool, ...], tuple[int, ...]]] = {
-    "init": ((True, True, True), ()),
-    "train_steps": ((True, True, True, True, False, False), (0,)),
-    "evaluate": ((True, True, False, False), ()),
-    "probe": ((True, True, False), ()),
-    "probe_at_init": ((True, True, True, False), ()),
+# Function of a program -> its arguments (those of a member, those shared by all) and
+# which of them is donated. The names are the ones of `Executables.abstract`.
+_MEMBER = ("state", "seeds", "values", "steps")
+_FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "init": (("seeds", "values", "steps"), ()),
+    "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
+    "evaluate": (("state", "seeds", "count", "data"), ()),
+    "probe": (("state", "seeds", "data"), ()),
+    "probe_at_init": (("seeds", "values", "steps", "data"), ()),
 }
 
 
 class Executables:
     """The compiled functions of one program in one layout.
 
-    Each is compiled once per number of members, whichever thread asks first.
-    `compilations` counts them and `compile_seconds` adds up what they took.
+    Each is compiled once per number of members, whichever thread asks first, from shapes
+    alone. `compilations` counts them and `compile_seconds` adds up what they took.
     """
 
     def __init__(self, program: Program, layout: MemberLayout):
@@ -99,45 +103,113 @@ class Executables:
         self._compiled: dict[tuple[str, int], Any] = {}
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, int], threading.Lock] = {}
-        self._data: dict[str, jax.Array] | None = None
 
     @property
     def data(self) -> dict[str, jax.Array]:
         """The dataset on the device."""
-        with self._lock:
-            if self._data is None:
-                self._data = device_arrays(self.program.dataset)
-            return self._data
-
-    def is_ready(self, names: tuple[str, ...]) -> bool:
-        """Whether all these functions have been compiled."""
-        with self._lock:
-            return set(names) <= {name for name, _ in self._compiled}
+        return device_arrays(self.program.dataset)
 
     def call(self, name: str, *args):
         """Runs a function of the program; compiles it first if it never ran."""
         n_members = jax.tree.leaves(args[0])[0].shape[0]
+        executable = self.compile(name, n_members)
         with jax.enable_x64(self.program.signature.x64):
-            return self._executable(name, n_members, args)(*args)
+            return executable(*args)
 
-    def _executable(self, name: str, n_members: int, args: tuple):
-        key = (name, n_members)
-        found = self._compiled.get(key)
-        if found is not None:
-            return found
+    def is_ready(self, names: Sequence[str]) -> bool:
+        """Whether all these functions have been compiled."""
         with self._lock:
+            return set(names) <= {name for name, _ in self._compiled}
+
+    def prepare(self, names: Sequence[str], n_members: int) -> None:
+        """Compiles several functions side by side."""
+        threads = ThreadPoolExecutor(max_workers=max(len(names), 1))
+        with threads:
+            for done in [threads.submit(self.compile, n, n_members) for n in names]:
+                done.result()
+
+    def compile(self, name: str, n_members: int):
+        """The executable of a function for so many members, compiled if need be."""
+        key = (name, n_members)
+        with self._lock:
+            if key in self._compiled:
+                return self._compiled[key]
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
             if key not in self._compiled:
                 started = time.perf_counter()
-                per_member, donated = _FUNCTIONS[name]
+                arguments, donated = _FUNCTIONS[name]
+                per_member = tuple(a in _MEMBER for a in arguments)
                 fn = lift(getattr(self.program, name), self.layout.name, per_member)
-                compiled = jax.jit(fn, donate_argnums=donated).lower(*args).compile()
+                with jax.enable_x64(self.program.signature.x64):
+                    shapes = self.abstract(n_members, arguments)
+                    compiled = (
+                        jax.jit(fn, donate_argnums=donated).lower(*shapes).compile()
+                    )
                 with self._lock:
                     self._compiled[key] = compiled
                     self.compilations += 1
                     self.compile_seconds += time.perf_counter() - started
         return self._compiled[key]
+
+    def abstract(self, n_members: int, arguments: Sequence[str]) -> list:
+        """Shapes and dtypes of the named arguments of the program's functions."""
+        with jax.enable_x64(self.program.signature.x64):
+            return [_ABSTRACT[name](self.program, n_members) for name in arguments]
+
+    def memory(self, n_members: int, names: Sequence[str]) -> int:
+        """Bytes a call with so many members takes at its peak, data left out.
+
+        As XLA plans it: arguments, results that do not reuse them, and temporaries, of
+        the largest of the named functions.
+        """
+        data = sum(x.nbytes for x in self.program.dataset.arrays.values())
+        needs = []
+        for name in names:
+            plan = self.compile(name, n_members).memory_analysis()
+            needs.append(
+                plan.argument_size_in_bytes
+                + plan.output_size_in_bytes
+                - plan.alias_size_in_bytes
+                + plan.temp_size_in_bytes
+                - (data if "data" in _FUNCTIONS[name][0] else 0)
+            )
+        return max(needs)
+
+    def flops_per_step(self) -> int:
+        """Model FLOPs of a training step: three times the forward matrix products."""
+        arguments = self.abstract(None, ["state", "seeds", "data"])
+        with jax.enable_x64(self.program.signature.x64):
+            return 3 * matmul_flops(self.program.loss_of_a_batch, *arguments)
+
+
+def _shape(program: Program, n: int | None, dtype) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(() if n is None else (n,), dtype)
+
+
+def _state_shapes(program: Program, n: int | None):
+    arguments = [_ABSTRACT[a](program, None) for a in _FUNCTIONS["init"][0]]
+    state = jax.eval_shape(program.init, *arguments)
+    if n is None:
+        return state
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), state)
+
+
+# Argument -> its shapes for n members (None: one, without the member axis).
+_ABSTRACT: dict[str, Callable] = {
+    "state": _state_shapes,
+    "seeds": lambda program, n: _shape(program, n, jnp.uint32),
+    "steps": lambda program, n: _shape(program, n, jnp.int32),
+    "values": lambda program, n: {
+        path: _shape(program, n, jnp.int32 if is_integer else program.dtype)
+        for path, is_integer in program.signature.traced
+    },
+    "count": lambda program, n: jax.ShapeDtypeStruct((), jnp.int32),
+    "data": lambda program, n: {
+        k: jax.ShapeDtypeStruct(v.shape, v.dtype)
+        for k, v in program.dataset.arrays.items()
+    },
+}
 
 
 _on_device: dict[str, dict[str, jax.Array]] = {}

@@ -5,18 +5,30 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from experiments.config import Config, digest
 from experiments.data.dataset import Dataset
-from experiments.environment import describe
+from experiments.environment import describe, free_memory
 from experiments.errors import ConfigError, UserError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.members import Member
 from experiments.parts import Part
 from experiments.program import Program, Signature
 from experiments.run import BusyError, RunDirectory
+
+
+class Watcher:
+    """Is told what happens while groups run. This one does not care."""
+
+    def on_end(self, member: Member) -> None:
+        """A member is done with, for now or for good."""
+
+    def say(self, line: str) -> None:
+        """Something a person should know."""
 
 
 @dataclasses.dataclass
@@ -29,6 +41,32 @@ class Group:
     programs: Executables
     task: Any
     members: list[Member]
+    _slots: threading.Semaphore | None = None
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def slots(self, watcher: Watcher) -> threading.Semaphore:
+        """Lets in as many calls at once as the memory of the device holds."""
+        with self._lock:
+            if self._slots is None:
+                self._slots = threading.Semaphore(self._calls_at_once(watcher))
+            return self._slots
+
+    def _calls_at_once(self, watcher: Watcher) -> int:
+        layout = self.programs.layout
+        if layout.n_workers == 1:
+            return 1
+        try:
+            need = self.programs.memory(1, self.task.functions)
+        except Exception:  # it does not compile: its runs will say so
+            return layout.n_workers
+        limit = free_memory(self.members[0].config.runtime.memory_gib)
+        fit = max(1, min(layout.n_workers, int(limit / max(need, 1))))
+        if fit < layout.n_workers and len(self.members) > fit:
+            watcher.say(
+                f"{fit} of {len(self.members)} runs at a time: each needs "
+                f"{need / 2**30:.2f} GiB of the {limit / 2**30:.2f} GiB there are"
+            )
+        return fit
 
     @property
     def pending(self) -> list[Member]:
@@ -101,7 +139,10 @@ def signature_of(config: Config, dataset: Dataset) -> Signature:
         batch_size=config.batch_size,
         seq_len=config.seq_len,
         data_fingerprint=dataset.fingerprint,
-        traced=tuple(sorted(config.traced_values())),
+        traced=tuple(
+            (path, isinstance(value, int))
+            for path, value in sorted(config.traced_values().items())
+        ),
     )
 
 
@@ -203,7 +244,7 @@ def _last(rows: list[dict], key: str) -> float | None:
 def execute(
     groups: Sequence[Group],
     stop: threading.Event,
-    on_end: Callable[[Member], None] = lambda member: None,
+    watcher: Watcher | None = None,
 ) -> None:
     """Runs what is pending in the groups; returns when all is done or stopped.
 
@@ -211,12 +252,13 @@ def execute(
 
     Args:
         stop: set it to have every run save its state and return.
-        on_end: called with each member when it is done with, from a worker thread.
+        watcher: is told what happens, from worker threads.
     """
+    watcher = watcher or Watcher()
     queue = _Queue(groups)
     n_workers = max((g.programs.layout.n_workers for g in groups), default=1)
     workers = [
-        threading.Thread(target=_work, args=(queue, stop, on_end), daemon=True)
+        threading.Thread(target=_work, args=(queue, stop, watcher), daemon=True)
         for _ in range(min(n_workers, max(queue.n_batches, 1)))
     ]
     for worker in workers:
@@ -256,7 +298,7 @@ class _Queue:
                 if not left:
                     return None
                 for group, batches in left:
-                    if group.programs.is_ready(group.task.compiled_first()):
+                    if group.programs.is_ready(group.task.functions):
                         return group, batches.popleft()
                 for group, batches in left:
                     if id(group) not in self._started:
@@ -271,18 +313,45 @@ class _Queue:
             self._changed.notify_all()
 
 
-def _work(queue: _Queue, stop: threading.Event, on_end) -> None:
+def _work(queue: _Queue, stop: threading.Event, watcher: Watcher) -> None:
     while not stop.is_set():
         taken = queue.take()
         if taken is None:
             return
         group, batch = taken
-        _run_batch(group, batch, stop, on_end)
+        for part in _fitting(group, batch, watcher):
+            if not stop.is_set():
+                with group.slots(watcher):
+                    _run_batch(group, part, stop, watcher)
         queue.give_up_waiting(group)
 
 
+def _fitting(group: Group, batch: list[Member], watcher: Watcher) -> list[list[Member]]:
+    """Compiles the program; cuts a batch that is too large for the device's memory."""
+    programs, functions = group.programs, group.task.functions
+    limit = free_memory(group.members[0].config.runtime.memory_gib)
+    size = len(batch)
+    try:
+        while True:
+            programs.prepare(functions, size)
+            need = programs.memory(size, functions)
+            if need <= limit or size == 1:
+                break
+            size = min(size - 1, max(1, int(size * limit / need)))
+    except Exception:  # said by the run that asks for the program again
+        return [batch]
+    if size < len(batch):
+        parts = -(-len(batch) // size)
+        watcher.say(
+            f"a group of {len(batch)} runs is cut into {parts}: together they need "
+            f"more than the {limit / 2**30:.2f} GiB there are, {size} of them "
+            f"{need / 2**30:.2f} GiB"
+        )
+    return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+
 def _run_batch(
-    group: Group, batch: list[Member], stop: threading.Event, on_end
+    group: Group, batch: list[Member], stop: threading.Event, watcher: Watcher
 ) -> None:
     """Runs members that share calls; whatever happens, each ends in some state."""
     opened = []
@@ -299,7 +368,8 @@ def _run_batch(
             member.state, member.error = "failed", str(error)
     try:
         if opened:
-            group.task.run(group.programs, opened, stop)
+            with jax.enable_x64(group.programs.program.signature.x64):
+                group.task.run(group.programs, opened, stop)
     except Exception as error:  # a failed run never takes others down
         for member in opened:
             if member.state == "running":
@@ -310,4 +380,4 @@ def _run_batch(
     finally:
         for member in batch:
             member.directory.close()
-            on_end(member)
+            watcher.on_end(member)

@@ -37,7 +37,7 @@ class Signature:
     batch_size: int
     seq_len: int
     data_fingerprint: str
-    traced: tuple[str, ...]  # paths of the numbers that are inputs
+    traced: tuple[tuple[str, bool], ...]  # inputs: path, whether it is an integer
 
     @property
     def x64(self) -> bool:
@@ -67,7 +67,7 @@ class Program:
         self.signature = signature
         self.dataset = dataset
         self.source = signature.data.build({}, "data")
-        any_value = dict.fromkeys(signature.traced, 1.0)  # shapes depend on none
+        any_value = {path: 1 for path, _ in signature.traced}  # shapes depend on none
         with jax.enable_x64(signature.x64):
             try:
                 self.layout: Layout = layout_of(
@@ -213,6 +213,11 @@ class Program:
             out[f"grad_norm/{short_name(path)}"] = jnp.sqrt(squares[path])
         out["grad_norm/total"] = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
         return out
+
+    def loss_of_a_batch(self, state: State, seed, data: dict) -> jax.Array:
+        """The forward pass of one training batch, for counting what it costs."""
+        batch = self._batch(data, seed, TRAIN, state.step, "train")
+        return self._loss(state.params, state.rest, batch)[0]
 
     def probe_at_init(self, seed, values: dict, steps, data: dict):
         """`probe` of the untrained model, as one program."""

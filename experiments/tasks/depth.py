@@ -19,8 +19,7 @@ class Depth:
 
     traced = ()
 
-    def compiled_first(self) -> tuple[str, ...]:
-        return ("probe_at_init",)
+    functions = ("probe_at_init",)  # of the program, that a run calls
 
     def run(
         self, programs: Executables, members: list[Member], stop: threading.Event

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.checkpoints import Checkpoints, digest
+from experiments.config import parse_span
 from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
+from experiments.profiling import Profiler
 from experiments.program import CHUNK
 
 
@@ -54,9 +56,13 @@ class Train:
         self.probe_every = probe_every
         self.diverged_above = diverged_above
 
-    def compiled_first(self) -> tuple[str, ...]:
-        """Functions of the program that a run needs before its first step is done."""
-        return ("init", "train_steps")
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Functions of the program that a run calls."""
+        names = ["init", "train_steps"]
+        names += ["evaluate"] if self.eval_every else []
+        names += ["probe"] if self.probe_every else []
+        return tuple(names)
 
     def run(
         self, programs: Executables, members: list[Member], stop: threading.Event
@@ -66,9 +72,7 @@ class Train:
         Members that share calls must stand at the same step and want the same number
         of them; others take turns.
         """
-        like = jax.eval_shape(
-            programs.program.init, jnp.uint32(0), *_one(programs, members[0])
-        )
+        (like,) = programs.abstract(None, ["state"])
         resumed = {id(m): _resume(m, like) for m in members}
 
         def pace(member):
@@ -83,11 +87,6 @@ class Train:
             together = list(group)
             states = [resumed[id(m)][1] for m in together]
             _Lockstep(self, programs, together).run(states, stop)
-
-
-def _one(programs: Executables, member: Member):
-    _, values, steps = stack_inputs([member], programs.program.dtype)
-    return jax.tree.map(lambda x: x[0], (values, steps))
 
 
 def _resume(member: Member, like):
@@ -126,10 +125,21 @@ class _Lockstep:
             for m in members
         ]
         self.saved = 0.0
+        profile = self.config.runtime.profile
+        self.profiler = Profiler(
+            parse_span(profile) if profile else None,
+            members[0].directory.path / "profile",
+        )
 
     # -- the loop ----------------------------------------------------------------
 
     def run(self, states: list, stop: threading.Event) -> None:
+        try:
+            self._run(states, stop)
+        finally:
+            self.profiler.close()
+
+    def _run(self, states: list, stop: threading.Event) -> None:
         step = 0
         if states[0] is None:
             state = self.programs.call("init", self.seeds, self.values, self.steps)
@@ -139,6 +149,7 @@ class _Lockstep:
             step = int(state.step[0])
         end = self.config.steps
         while step < end and any(m.state == "running" for m in self.members):
+            self.profiler.at(step)
             n = self.next_stop(step) - step
             started = time.perf_counter()
             state, metrics = self.programs.call(
@@ -162,6 +173,7 @@ class _Lockstep:
                     member.state = "preempted"
                     member.directory.update(state="preempted", step=step)
                 return
+        self.profiler.at(step)
         self.finish(state, step)
 
     @property
@@ -179,7 +191,8 @@ class _Lockstep:
         """The next step at which something other than training happens."""
         cadences = (CHUNK, self.task.eval_every, self.task.probe_every, self.every)
         stops = [(step // every + 1) * every for every in cadences if every]
-        return min(*stops, self.config.steps) if stops else self.config.steps
+        stops += [at for at in self.profiler.stops if at > step]
+        return min(*stops, self.config.steps)
 
     # -- what is written ---------------------------------------------------------
 
