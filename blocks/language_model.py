@@ -38,6 +38,7 @@ class LanguageModel(nnx.Module):
         embedding_scale_init: initial value of a learned factor on the embedding,
             None for no factor.
         dtype: of the activations. remat: see `blocks.stack`.
+        stack: how the blocks are held and run.
     """
 
     traced = ("embedding_scale_init",)
@@ -104,6 +105,7 @@ class LanguageModel(nnx.Module):
         embedding_scale_init: float | None = None,
         dtype: str = "float32",
         remat: str = "auto",
+        stack: Callable = Stack,
         rngs: nnx.Rngs,
     ):
         if vocab_size is None:
@@ -148,7 +150,7 @@ class LanguageModel(nnx.Module):
                 rngs=rngs,
             )
 
-        self.blocks = Stack(make_block, n_layers, remat=remat, rngs=at[2])
+        self.blocks = stack(make_block, n_layers, remat=remat, rngs=at[2])
         self.final_norm = (
             (final_norm or norm)(d_model, rngs=at[5]) if placement.final_norm else None
         )

@@ -61,6 +61,7 @@ class ResidualMLP(nnx.Module):
         init,
         dtype: str = "float32",
         remat: str = "auto",
+        stack: Callable = Stack,
         rngs: nnx.Rngs,
     ):
         self.dtype = dtype
@@ -85,7 +86,7 @@ class ResidualMLP(nnx.Module):
                 rngs=rngs,
             )
 
-        self.blocks = Stack(make_block, n_layers, remat=remat, rngs=at[1])
+        self.blocks = stack(make_block, n_layers, remat=remat, rngs=at[1])
         self.final_norm = (
             (final_norm or norm)(d_model, rngs=at[2]) if placement.final_norm else None
         )

@@ -191,7 +191,14 @@ class Config:
         values = {}
         for key in ("model", "optimizer", "schedule"):
             values |= getattr(self, key).traced_values(key)
+        if self.traces_depth:
+            values["model.n_layers"] = self.model["n_layers"]
         return values
+
+    @property
+    def traces_depth(self) -> bool:
+        """Whether the depth is an input of the run's program (the task decides)."""
+        return bool(self.task.get("any_depth", False))
 
 
 def from_mapping(cls, node: Any, path: str) -> Any:

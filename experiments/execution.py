@@ -85,6 +85,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "evaluate": (("state", "seeds", "count", "data"), ()),
     "probe": (("state", "seeds", "data"), ()),
     "probe_at_init": (("seeds", "values", "steps", "data"), ()),
+    "probe_at_any_depth": (("seeds", "values", "steps", "data"), ()),
 }
 
 

@@ -16,7 +16,7 @@ from experiments.environment import describe, free_memory
 from experiments.errors import ConfigError, UserError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.members import Member
-from experiments.parts import Part
+from experiments.parts import TRACED, Part
 from experiments.program import Program, Signature
 from experiments.run import BusyError, RunDirectory
 
@@ -76,6 +76,9 @@ class Group:
         """Contents of the member's env.json."""
         program, layout = self.programs.program, self.programs.layout
         dataset = program.dataset
+        specs = program.layout_at(
+            member.config.model["n_layers"] if member.config.traces_depth else None
+        ).specs
         by_group = collections.defaultdict(list)
         for path, group in program.groups.items():
             by_group[group].append(path)
@@ -93,10 +96,8 @@ class Group:
                 "validation_tokens": dataset.validation_tokens,
                 "references": dataset.references,
             },
-            "n_params": program.n_params,
-            "param_shapes": {
-                path: list(spec.shape) for path, spec in program.layout.specs.items()
-            },
+            "n_params": sum(spec.size for spec in specs.values()),
+            "param_shapes": {path: list(spec.shape) for path, spec in specs.items()},
             "optimizer": {"groups": dict(by_group)},
         }
 
@@ -130,8 +131,11 @@ def signature_digest(signature: Signature) -> str:
 
 def signature_of(config: Config, dataset: Dataset) -> Signature:
     """What the program of a run depends on."""
+    model = config.model.static()
+    if config.traces_depth:
+        model = model.replace(n_layers=TRACED)
     return Signature(
-        model=config.model.static(),
+        model=model,
         data=config.data,
         optimizer=config.optimizer.static(),
         schedule=config.schedule.static(),
@@ -195,7 +199,7 @@ def plan(configs: Sequence[Config]) -> list[Group]:
     Raises:
         ConfigError: a run that cannot be.
     """
-    groups: dict[Signature, Group] = {}
+    alike: dict[Signature, list[Member]] = {}
     seen = set()
     overrides = [frozenset(c.overrides) for c in configs]
     shared = frozenset.intersection(*overrides) if len(configs) > 1 else frozenset()
@@ -208,13 +212,18 @@ def plan(configs: Sequence[Config]) -> list[Group]:
             continue
         seen.add(key)
         signature = signature_of(config, dataset)
-        if signature not in groups:
-            layout = choose_layout(config.runtime.layout, config.runtime.threads)
-            groups[signature] = Group(
-                executables(signature, layout), config.task.build({}, "task"), []
-            )
-        groups[signature].members.append(_member(config, directory))
-    return list(groups.values())
+        alike.setdefault(signature, []).append(_member(config, directory))
+    return [_group(signature, members) for signature, members in alike.items()]
+
+
+def _group(signature: Signature, members: list[Member]) -> Group:
+    config = members[0].config
+    if config.traces_depth:
+        deepest = max(m.config.model["n_layers"] for m in members)
+        signature = dataclasses.replace(signature, capacity=deepest)
+    layout = choose_layout(config.runtime.layout, config.runtime.threads)
+    programs = executables(signature, layout)
+    return Group(programs, config.task.build({}, "task"), members)
 
 
 def _member(config: Config, directory: RunDirectory) -> Member:

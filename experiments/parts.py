@@ -200,9 +200,10 @@ def locate(target: str, path: str) -> type:
 def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.
 
-    Left out are rngs and the linear factory, and widths (positional without a default):
-    whoever builds the part gives them. Without an annotation the default tells: none
-    means a part, a float means a number (so that 1 and 0.3 are traced as one type).
+    Left out are rngs, factories with a default (`linear=Linear`) and widths (positional
+    without a default): whoever builds the part gives them. Without an annotation the
+    default tells: none means a part, a float means a number (so that 1 and 0.3 are
+    traced as one type).
     """
     init = made.__init__ if inspect.isclass(made) else made
     hints = typing.get_type_hints(init)
@@ -215,7 +216,8 @@ def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     return {
         name: (hints.get(name, guess(p.default)), p.default)
         for name, p in inspect.signature(init).parameters.items()
-        if name not in ("self", "rngs", "linear")
+        if name not in ("self", "rngs")
+        and (p.default is p.empty or not callable(p.default))
         and (
             p.kind is p.KEYWORD_ONLY
             or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)

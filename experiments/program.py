@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from blocks.parameters import Layout, layout_of
+from blocks.grown_stack import GrownStack
+from blocks.parameters import Layout, layout_of, path_name
 from experiments.data.dataset import Dataset
 from experiments.errors import ConfigError
 from experiments.parts import Part
@@ -38,6 +39,7 @@ class Signature:
     seq_len: int
     data_fingerprint: str
     traced: tuple[tuple[str, bool], ...]  # inputs: path, whether it is an integer
+    capacity: int | None = None  # blocks there is room for, where depth is an input
 
     @property
     def x64(self) -> bool:
@@ -68,13 +70,8 @@ class Program:
         self.dataset = dataset
         self.source = signature.data.build({}, "data")
         any_value = {path: 1 for path, _ in signature.traced}  # shapes depend on none
-        with jax.enable_x64(signature.x64):
-            try:
-                self.layout: Layout = layout_of(
-                    lambda: self._build_model(any_value, jnp.uint32(0))
-                )
-            except (ValueError, TypeError) as error:
-                raise ConfigError(f"model: {error}") from None
+        self._any_value = any_value
+        self.layout: Layout = self.layout_at(signature.capacity)
         optimizer = signature.optimizer.build(any_value, "optimizer")
         try:
             self.groups: dict[str, str] = optimizer.groups(self.layout.specs)
@@ -82,6 +79,22 @@ class Program:
             raise ConfigError(f"optimizer: {error}") from None
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019  programs live as long as the cache
+    def layout_at(self, n_layers: int | None) -> Layout:
+        """The model's parameters; at a depth, where depth is an input (else None).
+
+        Raises:
+            ConfigError: the model cannot be built from its parts.
+        """
+        values = dict(self._any_value)
+        if n_layers is not None:
+            values["model.n_layers"] = n_layers
+        with jax.enable_x64(self.signature.x64):
+            try:
+                return layout_of(lambda: self._build_model(values, jnp.uint32(0)))
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"model: {error}") from None
 
     @property
     def n_params(self) -> int:
@@ -94,8 +107,8 @@ class Program:
 
     # -- pieces ----------------------------------------------------------------
 
-    def _build_model(self, values: dict, seed: jax.Array) -> nnx.Module:
-        make = self.signature.model.build(values, "model")
+    def _build_model(self, values: dict, seed: jax.Array, **more) -> nnx.Module:
+        make = functools.partial(self.signature.model.build(values, "model"), **more)
         rngs = nnx.Rngs(params=jax.random.fold_in(jax.random.key(seed), INIT))
         if self.dataset.vocab_size is None:
             return make(rngs=rngs)
@@ -194,25 +207,51 @@ class Program:
             `stream_mean_square`, `branch_mean_square` [n_layers, sub-layers],
             `input_mean_square`, `branch_gain`, `grad_norm/total`, `loss` [].
         """
-        batch = self._batch(data, seed, PROBE, 0, "train")
+        batch = self.probe_batch(seed, data)
         taps = jnp.zeros(self.tap_shape, self.dtype)
         (loss, (_, measured)), (grads, tap_grads) = jax.value_and_grad(
             lambda params, taps: self._loss(params, state.rest, batch, taps),
             argnums=(0, 1),
             has_aux=True,
         )(state.params, taps)
-        out = dict(measured)
-        out["loss"] = loss
-        out["stream_grad_norm"] = jnp.sqrt(tap_grads)
-        out["branch_gain"] = jnp.mean(jnp.sum(measured["branch_mean_square"], axis=1))
         squares = {}
         for path, grad in grads.items():
             n_stacked = self.layout.specs[path].n_stacked
             axes = tuple(range(min(n_stacked, 1), grad.ndim))
             squares[path] = jnp.sum(jnp.square(grad), axis=axes)
-            out[f"grad_norm/{short_name(path)}"] = jnp.sqrt(squares[path])
-        out["grad_norm/total"] = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
-        return out
+        n_layers = self.tap_shape[0]
+        return _quantities(loss, measured, tap_grads, squares, n_layers)
+
+    def probe_at_any_depth(self, seed, values: dict, steps, data: dict):
+        """`probe` of the untrained model with `model.n_layers` among the values.
+
+        Arrays over layers have `capacity` entries and are zero from n_layers on.
+        """
+        del steps
+        stack = functools.partial(GrownStack, capacity=self.signature.capacity)
+        model = self._build_model(values, seed, stack=stack)
+        graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+        params = jax.tree.map(lambda x: x.astype(self.dtype), params)
+        batch = self.probe_batch(seed, data)
+
+        def loss_of(params, taps):
+            return nnx.merge(graphdef, params, rest).loss(batch, taps)
+
+        (loss, measured), (grads, tap_grads) = jax.value_and_grad(
+            loss_of, argnums=(0, 1), has_aux=True
+        )(params, model.blocks.taps(self.dtype))
+        squares = {
+            path_name(path): jnp.sum(jnp.square(g[...]))
+            for path, g in nnx.to_flat_state(grads)
+        }
+        for path, square in tap_grads["params"].items():
+            squares[f"blocks/layers/{path}"] = square
+        n_layers = values["model.n_layers"]
+        return _quantities(loss, measured, tap_grads["stream"], squares, n_layers)
+
+    def probe_batch(self, seed, data: dict):
+        """The batch that a seed is probed on."""
+        return self._batch(data, seed, PROBE, 0, "train")
 
     def loss_of_a_batch(self, state: State, seed, data: dict) -> jax.Array:
         """The forward pass of one training batch, for counting what it costs."""
@@ -222,6 +261,18 @@ class Program:
     def probe_at_init(self, seed, values: dict, steps, data: dict):
         """`probe` of the untrained model, as one program."""
         return self.probe(self.init(seed, values, steps), seed, data)
+
+
+def _quantities(loss, measured, tap_squares, squares: dict, n_layers) -> dict:
+    """The named quantities of a probe (docs/run_directory.md)."""
+    out = dict(measured)
+    out["loss"] = loss
+    out["stream_grad_norm"] = jnp.sqrt(tap_squares)
+    out["branch_gain"] = jnp.sum(measured["branch_mean_square"]) / n_layers
+    for path, square in squares.items():
+        out[f"grad_norm/{short_name(path)}"] = jnp.sqrt(square)
+    out["grad_norm/total"] = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
+    return out
 
 
 def short_name(path: str) -> str:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from benchmarks import worker
+from benchmarks import processes, worker
 from benchmarks.coordinator import (
     ROOT,
     Peer,
@@ -175,23 +175,57 @@ def test_a_stray_print_is_no_answer_and_the_process_is_pinned(tmp_path):
     assert "hello from a library" in done.stderr
 
 
-def test_the_framework_s_own_worker_trains(tmp_path):
-    """One round at tiny, as a command does it."""
+@pytest.fixture
+def ours(tmp_path):
     text = write_text(tmp_path / "text.bin", 100_000)
     spec = Spec("ours", "ours")
     core = min(os.sched_getaffinity(0))
     peer = Peer("ours", worker_command(spec, POINTS["tiny"], text, core))
-    try:
-        peer.wait_ready()
-        assert peer.info["n_params"] == 33_088  # 2 (12 32^2 + 4 32) + 256 32 + 2 32
-        assert peer.info["matmul_params"] == POINTS["tiny"].matmul_params
-        (sample,) = rounds([Work(peer, 120)], 1)["ours"]
-        # From ln 256 = 5.55 nats; English-like bytes are below 4 after 120 steps.
-        assert 1.0 < sample["loss"] < 4.0
-        assert 0 < sample["cpu"] < 1
-        probed = peer.ask("probed", 2)
-        assert probed["cpu"] > 0
-        cadence = peer.ask("cadence", 60)
-        assert 1.0 < cadence["loss"] < 4.0
-    finally:
-        peer.close()
+    peer.wait_ready()
+    yield peer
+    peer.close()
+
+
+def test_the_framework_s_own_worker_trains(ours):
+    """One round at tiny, as a command does it."""
+    assert ours.info["n_params"] == 33_088  # 2 (12 32^2 + 4 32) + 256 32 + 2 32
+    assert ours.info["matmul_params"] == POINTS["tiny"].matmul_params
+    (sample,) = rounds([Work(ours, 120)], 1)["ours"]
+    # From ln 256 = 5.55 nats; after 120 steps bytes of code are below 4.
+    assert 1.0 < sample["loss"] < 4.0
+    assert 0 < sample["cpu"] < 1
+
+
+@pytest.mark.slow
+def test_the_framework_s_own_worker_probes_and_compiles(ours):
+    plain = ours.ask("run", 50)
+    probed = ours.ask("probed", 50)
+    cadence = ours.ask("cadence", 100)  # the second probe of this worker is warm
+    assert probed["loss"] < plain["loss"] < 5.5
+    assert cadence["loss"] < probed["loss"]
+    assert probed["cpu"] > 1.2 * plain["cpu"], "50 probes are not free"
+    assert ours.ask("compile", 1)["cpu"] > 0.2, "compiling from nothing takes a while"
+
+
+def test_a_whole_process_is_timed_from_outside(tmp_path):
+    """One that works for a while, writes a row, and sleeps."""
+    program = (
+        "import pathlib, sys, time\n"
+        "while time.process_time() < 0.3: pass\n"
+        "folder = pathlib.Path(sys.argv[1]) / 'a/b'; folder.mkdir(parents=True)\n"
+        "(folder / 'rows').write_text('x'); time.sleep(0.2); print('done')\n"
+    )
+    cores = os.sched_getaffinity(0)
+    done = processes.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        core=min(os.sched_getaffinity(0)),
+        watch=(tmp_path, "*/*/rows"),
+    )
+    assert done.output == "done\n"
+    assert 0.3 <= done.cpu < 1
+    assert 0.25 <= done.first_row_cpu <= done.cpu + 0.02
+    assert done.first_row + 0.15 < done.wall
+    assert 2**20 < done.peak_bytes < 2**30
+    assert os.sched_getaffinity(0) == cores, "this process is not pinned with it"
+    with pytest.raises(RuntimeError, match="(?s)ended with code 3.*oh no"):
+        processes.run([sys.executable, "-c", "print('oh no'); raise SystemExit(3)"])

@@ -14,7 +14,8 @@ def compilation_cache():
 def compose(tmp_path):
     """Composes tiny runs on generated data that write below tmp_path."""
 
-    def compose(*overrides: str):
+    def compose(*overrides: str, task: str = "train"):
+        cadence = ("task.eval_every=60", "task.eval_batches=2")
         small = (
             "model=tiny",
             "data=markov",
@@ -22,8 +23,8 @@ def compose(tmp_path):
             "seq_len=16",
             "steps=120",
             "log_every=10",
-            "task.eval_every=60",
-            "task.eval_batches=2",
+            f"task={task}",
+            *(cadence if task == "train" else ()),
             f"runtime.output_dir={tmp_path}",
         )
         return api.compose([*small, *overrides])
