@@ -138,7 +138,7 @@ def test_an_experiment_opens_with_its_question_and_command(experiment):
 
 
 def test_a_thousand_jobs_compose_and_check_in_seconds():
-    start = time.perf_counter()
+    start = time.process_time()  # what it costs, whatever else the machine does
     configs = api.compose(
         [
             "seed=range(0,250)",
@@ -146,7 +146,7 @@ def test_a_thousand_jobs_compose_and_check_in_seconds():
             "norm=rmsnorm,derf",
         ]
     )
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     print(f"1,000 jobs composed and checked in {seconds:.1f} s")
     assert len({c.identity("f") for c in configs}) == 1000
     assert seconds < 10
