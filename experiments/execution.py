@@ -82,6 +82,7 @@ _MEMBER = ("state", "seeds", "values", "steps")
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "init": (("seeds", "values", "steps"), ()),
     "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
+    "probed_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "evaluate": (("state", "seeds", "count", "data"), ()),
     "probe": (("state", "seeds", "data"), ()),
     "probe_at_init": (("seeds", "values", "steps", "data"), ()),

@@ -163,15 +163,25 @@ class Program:
             (nats per token, before the update), `grad_norm` (before clipping) and
             `learning_rate`.
         """
+        return self._steps(state, seed, values, steps, n, data, probe=False)
+
+    def probed_steps(
+        self, state: State, seed, values: dict, steps, n, data: dict
+    ) -> tuple[State, dict[str, jax.Array]]:
+        """`train_steps` that also looks inside: the quantities of `probe` [CHUNK, ...].
+
+        They are those of the step's own batch and gradient, so they cost a few percent
+        of a step where a gradient of their own would cost another one.
+        """
+        return self._steps(state, seed, values, steps, n, data, probe=True)
+
+    def _steps(self, state, seed, values, steps, n, data, *, probe: bool):
         optimizer, multiplier = self._optimizer(values, steps)
         transform = optimizer.transform(self.layout.specs, multiplier)
 
-        def body(i, carry):
-            state, metrics = carry
+        def step(state: State) -> tuple[State, dict[str, jax.Array]]:
             batch = self._batch(data, seed, TRAIN, state.step, "train")
-            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
-                state.params, state.rest, batch
-            )
+            loss, rest, grads, probes = self._gradient(state, batch, probe)
             updates, opt = transform.update(grads, state.opt, state.params)
             params = optax.apply_updates(state.params, updates)
             row = {
@@ -179,14 +189,40 @@ class Program:
                 "grad_norm": optax.global_norm(grads),
                 "learning_rate": optimizer.learning_rate * multiplier(state.step),
             }
-            metrics = {
-                k: metrics[k].at[i].set(row[k].astype(metrics[k].dtype)) for k in row
-            }
-            return State(params, rest, opt, state.step + 1), metrics
+            return State(params, rest, opt, state.step + 1), {**row, **probes}
 
-        empty = jnp.full((CHUNK,), jnp.nan, self.dtype)
-        metrics = {"loss": empty, "grad_norm": empty, "learning_rate": empty}
-        return jax.lax.fori_loop(0, n, body, (state, metrics))
+        def body(i, carry):
+            state, rows = carry
+            state, row = step(state)
+            rows = {k: rows[k].at[i].set(row[k].astype(rows[k].dtype)) for k in row}
+            return state, rows
+
+        _, row = jax.eval_shape(step, state)
+        rows = {
+            k: jnp.full((CHUNK, *x.shape), jnp.nan, self.dtype) for k, x in row.items()
+        }
+        return jax.lax.fori_loop(0, n, body, (state, rows))
+
+    def _gradient(self, state: State, batch, probe: bool):
+        """Loss, new other state, gradients, and the quantities of a probe or nothing."""
+        if not probe:
+            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
+                state.params, state.rest, batch
+            )
+            return loss, rest, grads, {}
+        taps = jnp.zeros(self.tap_shape, self.dtype)
+        (loss, (rest, measured)), (grads, tap_squares) = jax.value_and_grad(
+            lambda params, taps: self._loss(params, state.rest, batch, taps),
+            argnums=(0, 1),
+            has_aux=True,
+        )(state.params, taps)
+        squares = {}
+        for path, grad in grads.items():
+            n_stacked = self.layout.specs[path].n_stacked
+            axes = tuple(range(min(n_stacked, 1), grad.ndim))
+            squares[path] = jnp.sum(jnp.square(grad), axis=axes)
+        probes = _quantities(measured, tap_squares, squares, self.tap_shape[0])
+        return loss, rest, grads, probes
 
     def evaluate(self, state: State, seed, n_batches, data: dict) -> jax.Array:
         """Mean loss over the first `n_batches` validation batches of the seed."""
@@ -207,20 +243,8 @@ class Program:
             `stream_mean_square`, `branch_mean_square` [n_layers, sub-layers],
             `input_mean_square`, `branch_gain`, `grad_norm/total`, `loss` [].
         """
-        batch = self.probe_batch(seed, data)
-        taps = jnp.zeros(self.tap_shape, self.dtype)
-        (loss, (_, measured)), (grads, tap_grads) = jax.value_and_grad(
-            lambda params, taps: self._loss(params, state.rest, batch, taps),
-            argnums=(0, 1),
-            has_aux=True,
-        )(state.params, taps)
-        squares = {}
-        for path, grad in grads.items():
-            n_stacked = self.layout.specs[path].n_stacked
-            axes = tuple(range(min(n_stacked, 1), grad.ndim))
-            squares[path] = jnp.sum(jnp.square(grad), axis=axes)
-        n_layers = self.tap_shape[0]
-        return _quantities(loss, measured, tap_grads, squares, n_layers)
+        loss, _, _, probes = self._gradient(state, self.probe_batch(seed, data), True)
+        return {"loss": loss, **probes}
 
     def probe_at_any_depth(self, seed, values: dict, steps, data: dict):
         """`probe` of the untrained model with `model.n_layers` among the values.
@@ -247,7 +271,8 @@ class Program:
         for path, square in tap_grads["params"].items():
             squares[f"blocks/layers/{path}"] = square
         n_layers = values["model.n_layers"]
-        return _quantities(loss, measured, tap_grads["stream"], squares, n_layers)
+        probes = _quantities(measured, tap_grads["stream"], squares, n_layers)
+        return {"loss": loss, **probes}
 
     def probe_batch(self, seed, data: dict):
         """The batch that a seed is probed on."""
@@ -263,10 +288,9 @@ class Program:
         return self.probe(self.init(seed, values, steps), seed, data)
 
 
-def _quantities(loss, measured, tap_squares, squares: dict, n_layers) -> dict:
+def _quantities(measured, tap_squares, squares: dict, n_layers) -> dict:
     """The named quantities of a probe (docs/run_directory.md)."""
     out = dict(measured)
-    out["loss"] = loss
     out["stream_grad_norm"] = jnp.sqrt(tap_squares)
     out["branch_gain"] = jnp.sum(measured["branch_mean_square"]) / n_layers
     for path, square in squares.items():

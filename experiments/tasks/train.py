@@ -17,6 +17,12 @@ from experiments.probes import probe_rows
 from experiments.profiling import Profiler
 from experiments.program import CHUNK
 
+# Up to this cadence all steps run the program that probes, a few percent slower; beyond
+# it a chunk ends before each step that is looked into, which then runs alone.
+DENSE = 5
+
+METRICS = ("loss", "grad_norm", "learning_rate")
+
 
 class Train:
     """Trains for `steps` steps.
@@ -61,8 +67,26 @@ class Train:
         """Functions of the program that a run calls."""
         names = ["init", "train_steps"]
         names += ["evaluate"] if self.eval_every else []
-        names += ["probe"] if self.probe_every else []
+        names += ["probed_steps"] if self.probe_every else []
         return tuple(names)
+
+    def probes_at(self, step: int, steps: int) -> bool:
+        """Whether a step of `steps` is looked into: the first, the last, on cadence."""
+        every = self.probe_every
+        return bool(every) and (step in (1, steps) or step % every == 0)
+
+    def next_probe(self, step: int, steps: int) -> int:
+        """The next step after `step` that is looked into."""
+        return (
+            1
+            if step == 0
+            else min((step // self.probe_every + 1) * self.probe_every, steps)
+        )
+
+    @property
+    def probes_densely(self) -> bool:
+        """Whether every step runs the probing program: cheaper than so many cuts."""
+        return bool(self.probe_every) and self.probe_every <= DENSE
 
     def run(
         self, programs: Executables, members: list[Member], stop: threading.Event
@@ -152,8 +176,8 @@ class _Lockstep:
             self.profiler.at(step)
             n = self.next_stop(step) - step
             started = time.perf_counter()
-            state, metrics = self.programs.call(
-                "train_steps",
+            state, rows = self.programs.call(
+                self.function_for(step),
                 state,
                 self.seeds,
                 self.values,
@@ -161,8 +185,9 @@ class _Lockstep:
                 jnp.int32(n),
                 self.programs.data,
             )
-            metrics = jax.device_get(metrics)
-            self.record(step, n, metrics, time.perf_counter() - started)
+            rows = jax.device_get(rows)
+            self.record(step, n, rows, time.perf_counter() - started)
+            self.record_probes(step, n, rows)
             step += n
             self.measure(state, step)
             stopped = stop.is_set()
@@ -189,10 +214,20 @@ class _Lockstep:
 
     def next_stop(self, step: int) -> int:
         """The next step at which something other than training happens."""
-        cadences = (CHUNK, self.task.eval_every, self.task.probe_every, self.every)
+        task, steps = self.task, self.config.steps
+        cadences = (CHUNK, task.eval_every, self.every)
         stops = [(step // every + 1) * every for every in cadences if every]
         stops += [at for at in self.profiler.stops if at > step]
-        return min(*stops, self.config.steps)
+        if task.probe_every and not task.probes_densely:
+            probe = task.next_probe(step, steps)
+            stops.append(probe if probe == step + 1 else probe - 1)
+        return min(*stops, steps)
+
+    def function_for(self, step: int) -> str:
+        """Which program takes the steps of the chunk that begins after `step`."""
+        alone = self.task.probes_at(step + 1, self.config.steps)
+        probing = self.task.probes_densely or alone
+        return "probed_steps" if probing else "train_steps"
 
     # -- what is written ---------------------------------------------------------
 
@@ -240,8 +275,24 @@ class _Lockstep:
                     state="diverged", step=member.step, diverged_step=member.step
                 )
 
+    def record_probes(self, start: int, n: int, rows: dict) -> None:
+        """Probe rows of the steps start + 1 .. start + n that are looked into."""
+        quantities = [name for name in rows if name not in METRICS]
+        if not quantities:
+            return
+        for i, member in enumerate(self.members):
+            if member.state not in ("running", "diverged"):
+                continue
+            for k in range(member.step - start):
+                if self.task.probes_at(start + k + 1, self.config.steps):
+                    values = {name: rows[name][i, k] for name in quantities}
+                    values["loss"] = rows["loss"][i, k]
+                    member.directory.append(
+                        "probes.jsonl", probe_rows(start + k + 1, values)
+                    )
+
     def measure(self, state, step: int) -> None:
-        """Evaluates and probes where it is time, and writes the rows of the chunk."""
+        """Evaluates where it is time, and writes the rows of the chunk."""
         at_end = step == self.config.steps
         task, call = self.task, self.programs.call
         if task.eval_every and (at_end or self.is_due(step, task.eval_every)):
@@ -255,14 +306,6 @@ class _Lockstep:
             for member, loss in zip(self.members, np.asarray(losses), strict=True):
                 if member.state == "running":
                     self.put_val_loss(member, step, float(loss))
-        if task.probe_every and (at_end or self.is_due(step, task.probe_every)):
-            probes = jax.device_get(
-                call("probe", state, self.seeds, self.programs.data)
-            )
-            for i, member in enumerate(self.members):
-                if member.state == "running":
-                    rows = probe_rows(step, {k: v[i] for k, v in probes.items()})
-                    member.directory.append("probes.jsonl", rows)
         now = time.monotonic()
         for member in self.running():
             self.flush(member)
