@@ -5,26 +5,38 @@ only looks like a step; so every checkpoint carries the sha256 of its leaves, an
 walks from the newest to the oldest until one proves whole.
 """
 
+import functools
 import hashlib
 import json
 import logging
 import pathlib
 import shutil
 import threading
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
-SCHEMA = 2
+SCHEMA = 3
+
+# Orbax takes about a millisecond per array. Smaller ones than this share an array.
+SMALL = 1 << 20  # bytes
 
 # Orbax is not safe to call from two threads at once: temporary folders of one save were
 # seen to vanish under the other.
 _ORBAX = threading.Lock()
 
-# Orbax and its store log every save at INFO or WARNING; failures raise.
-for _name in ("absl", "orbax"):
-    logging.getLogger(_name).setLevel(logging.ERROR)
+
+@functools.cache
+def _orbax():
+    """Orbax, imported when a state is saved or restored: it takes a third of a second."""
+    import orbax.checkpoint
+
+    # It and its store log every save at INFO or WARNING; failures raise.
+    for name in ("absl", "orbax"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return orbax.checkpoint
 
 
 class Checkpoints:
@@ -56,11 +68,13 @@ class Checkpoints:
         if path.exists():  # left by an attempt that was cut, or found broken
             shutil.rmtree(path)
         meta = {"schema": SCHEMA, "digest": content, "forms": _forms(leaves)}
+        ocp = _orbax()
         with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
             writer.save(
                 path,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta)
+                    state=ocp.args.StandardSave(_pack(leaves, _end_to_end)),
+                    meta=ocp.args.JsonSave(meta),
                 ),
             )
         self._clean_up(step)
@@ -97,13 +111,12 @@ class Checkpoints:
     def _read(self, step: int, like):
         path = self._directory / str(step)
         flat, tree = jax.tree.flatten(like)
-        names = list(_leaves(like))
-        device = jax.devices()[0]
-        abstract = {
-            name: jax.ShapeDtypeStruct(
-                x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(device)
-            )
-            for name, x in zip(names, flat, strict=True)
+        expected = dict(zip(_leaves(like), flat, strict=True))
+        ocp = _orbax()
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        packed = {
+            name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+            for name, x in _pack(expected, _end_to_end_shape).items()
         }
         with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
             meta = reader.restore(
@@ -111,14 +124,53 @@ class Checkpoints:
             ).meta
             if meta.get("schema") != SCHEMA:
                 raise ValueError(f"schema {meta.get('schema')}, expected {SCHEMA}")
-            _check_forms(meta["forms"], _forms(abstract))  # Orbax would cast
-            leaves = reader.restore(
-                path,
-                args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
+            _check_forms(meta["forms"], _forms(expected))  # Orbax would cast
+            packed = reader.restore(
+                path, args=ocp.args.Composite(state=ocp.args.StandardRestore(packed))
             ).state
+        leaves = _unpack(packed, expected)
         if digest(leaves) != meta["digest"]:
             raise ValueError("its digest does not match its content")
-        return jax.tree.unflatten(tree, [leaves[name] for name in names])
+        return jax.tree.unflatten(tree, [leaves[name] for name in expected])
+
+
+def _small(leaves: dict) -> dict[str, list[str]]:
+    """Names of the small leaves of each dtype, in the order in which they are packed."""
+    by_dtype: dict[str, list[str]] = {}
+    for name, x in leaves.items():
+        if np.dtype(x.dtype).itemsize * x.size < SMALL:
+            by_dtype.setdefault(f"small/{x.dtype}", []).append(name)
+    return by_dtype
+
+
+def _pack(leaves: dict, join: Callable) -> dict:
+    """The leaves with small ones of a dtype end to end in one array.
+
+    `join` makes one flat array of some; on the host, where no shape needs compiling.
+    """
+    small = _small(leaves)
+    packed = {pack: join([leaves[n] for n in names]) for pack, names in small.items()}
+    alone = leaves.keys() - {name for names in small.values() for name in names}
+    return {**packed, **{name: leaves[name] for name in sorted(alone)}}
+
+
+def _end_to_end(parts: list) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(x)) for x in parts])
+
+
+def _end_to_end_shape(parts: list) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((sum(x.size for x in parts),), parts[0].dtype)
+
+
+def _unpack(packed: dict, expected: dict) -> dict:
+    """The inverse of `_pack`, for leaves of these shapes."""
+    leaves = {name: x for name, x in packed.items() if name in expected}
+    for pack, names in _small(expected).items():
+        ends = np.cumsum([expected[name].size for name in names])
+        parts = np.split(np.asarray(packed[pack]), ends[:-1])
+        for name, part in zip(names, parts, strict=True):
+            leaves[name] = jnp.asarray(part.reshape(expected[name].shape))
+    return leaves
 
 
 def digest(leaves: dict) -> str:

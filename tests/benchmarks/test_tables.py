@@ -101,9 +101,10 @@ def test_a_stand_in_is_named_and_ratios_point_the_right_way():
     assert by_id["P6a"].shown == "2.00 (1.25 .. 2.50)"
     assert by_id["P6a"].passed is False
     assert by_id["P3"].value == pytest.approx(1.25)
-    assert by_id["P3"].note == "stand-in: transformers GPT-2, eager"
+    assert by_id["P3"].stand_in == "transformers GPT-2, eager"
+    assert by_id["P3"].verdict == "(pass)"
     assert by_id["P1"].passed is True
-    assert by_id["P1"].note == ""
+    assert by_id["P1"].verdict == "pass"
     assert by_id["P7a"].passed is None
     assert "P6b" not in by_id, "tiny was not asked for"
 
