@@ -98,7 +98,7 @@ def layout_of(make_model: Callable[[], nnx.Module]) -> Layout:
 
 
 def path_name(path) -> str:
-    """('stack', 'layers', 0, 'kernel') -> 'stack/layers/0/kernel'."""
+    """('blocks', 'layers', 'kernel') -> 'blocks/layers/kernel'."""
     return "/".join(str(p) for p in path)
 
 

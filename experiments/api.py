@@ -69,17 +69,22 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     if pending < len(members):
         line += f"; {len(members) - pending} finished before"
     console.print(line, highlight=False)
+    if len(members) < len(configs):
+        console.print(
+            f"{len(configs)} jobs, of which {len(configs) - len(members)} are the same "
+            "run as another (name, tags, log_every and runtime do not make a run)",
+            highlight=False,
+        )
+    compiled_before = sum(g.programs.compilations for g in groups)
     if any(m.config.runtime.explain for m in members):
         print_programs(groups, console)
     stop = threading.Event()
-    with _stopping_on_sigterm(stop), Display(members, console) as display:
+    with Display(members, console) as display, _stopping_on_signals(stop, display):
         execute(groups, stop, display)
     print_summary(members, console)
-    compilations = sum(g.programs.compilations for g in groups)
+    compilations = sum(g.programs.compilations for g in groups) - compiled_before
     if compilations:
-        seconds = sum(g.programs.compile_seconds for g in groups)
-        line = f"{_count(compilations, 'compilation')}, {seconds:.1f} s of compiling"
-        console.print(line, highlight=False)
+        console.print(_count(compilations, "compilation"), highlight=False)
     if stop.is_set():
         raise KeyboardInterrupt
     return members
@@ -102,17 +107,27 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-class _stopping_on_sigterm:
-    """While in here SIGTERM sets the event instead of ending the process."""
+@contextlib.contextmanager
+def _stopping_on_signals(stop: threading.Event, display: Display):
+    """In here the first SIGINT or SIGTERM sets the event; the next one interrupts.
 
-    def __init__(self, stop: threading.Event):
-        self._stop = stop
-        self._before = None
+    The main thread alone may set handlers; elsewhere (a notebook's worker, say) signals
+    are left as they are.
+    """
 
-    def __enter__(self):
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+    def handle(number, frame):
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        display.say("stopping: every run under way is being saved")
 
-    def __exit__(self, *_):
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, handle) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

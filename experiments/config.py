@@ -140,9 +140,13 @@ class Config:
             )
         if runtime.profile is not None:
             try:
-                parse_span(runtime.profile)
+                _, last = parse_span(runtime.profile)
             except ValueError as error:
                 raise ConfigError(f"runtime.profile: {error}") from None
+            if last > self.steps:
+                raise ConfigError(
+                    f"runtime.profile: there are {self.steps} steps, got {runtime.profile}"
+                )
         every, keep = runtime.checkpoint.every, runtime.checkpoint.keep
         if every is not None and every < 1:
             raise ConfigError(

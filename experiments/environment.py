@@ -97,5 +97,5 @@ def _revision() -> dict[str, Any]:
         return done.stdout.strip()
 
     revision = git("rev-parse", "HEAD")
-    changes = git("status", "--porcelain", "--untracked-files=no")
+    changes = git("status", "--porcelain", "--", str(pathlib.Path(__file__).parents[1]))
     return {"revision": revision, "dirty": None if changes is None else bool(changes)}

@@ -20,7 +20,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
+from blocks.parameters import path_name
 from experiments.environment import available_cores
 from experiments.errors import ConfigError
 from experiments.flops import matmul_flops
@@ -179,10 +181,22 @@ class Executables:
         return max(needs)
 
     def flops_per_step(self) -> int:
-        """Model FLOPs of a training step: three times the forward matrix products."""
-        arguments = self.abstract(None, ["state", "seeds", "data"])
-        with jax.enable_x64(self.program.signature.x64):
-            return 3 * matmul_flops(self.program.loss_of_a_batch, *arguments)
+        """Model FLOPs of a gradient: three times the forward matrix products.
+
+        Of the deepest model where depth is an input.
+        """
+        program = self.program
+        seed, data = self.abstract(None, ["seeds", "data"])
+        with jax.enable_x64(program.signature.x64):
+            params, rest = (
+                {path_name(path): _shape_of(v) for path, v in nnx.to_flat_state(state)}
+                for state in (program.layout.params, program.layout.state)
+            )
+            return 3 * matmul_flops(program.loss_of_a_batch, params, rest, seed, data)
+
+
+def _shape_of(variable: nnx.Variable) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(variable.shape, variable.dtype)
 
 
 def _shape(program: Program, n: int | None, dtype) -> jax.ShapeDtypeStruct:

@@ -18,7 +18,7 @@ from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.members import Member
 from experiments.parts import TRACED, Part
 from experiments.program import Program, Signature
-from experiments.run import BusyError, RunDirectory
+from experiments.run import BusyError, RunDirectory, last_value
 
 
 class Watcher:
@@ -41,32 +41,6 @@ class Group:
     programs: Executables
     task: Any
     members: list[Member]
-    _slots: threading.Semaphore | None = None
-    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-
-    def slots(self, watcher: Watcher) -> threading.Semaphore:
-        """Lets in as many calls at once as the memory of the device holds."""
-        with self._lock:
-            if self._slots is None:
-                self._slots = threading.Semaphore(self._calls_at_once(watcher))
-            return self._slots
-
-    def _calls_at_once(self, watcher: Watcher) -> int:
-        layout = self.programs.layout
-        if layout.n_workers == 1:
-            return 1
-        try:
-            need = self.programs.memory(1, self.task.functions)
-        except Exception:  # it does not compile: its runs will say so
-            return layout.n_workers
-        limit = free_memory(self.members[0].config.runtime.memory_gib)
-        fit = max(1, min(layout.n_workers, int(limit / max(need, 1))))
-        if fit < layout.n_workers and len(self.members) > fit:
-            watcher.say(
-                f"{fit} of {len(self.members)} runs at a time: each needs "
-                f"{need / 2**30:.2f} GiB of the {limit / 2**30:.2f} GiB there are"
-            )
-        return fit
 
     @property
     def pending(self) -> list[Member]:
@@ -241,13 +215,10 @@ def _recall(member: Member) -> None:
     member.state = status.state
     member.step = status.step
     member.diverged_step = status.diverged_step
-    member.loss = _last(rows, "loss")
-    member.val_loss = _last(rows, "val_loss")
+    member.loss = last_value(rows, "loss")
+    if member.state != "diverged":
+        member.val_loss = last_value(rows, "val_loss")
     member.note = "finished before"
-
-
-def _last(rows: list[dict], key: str) -> float | None:
-    return next((row[key] for row in reversed(rows) if row.get(key) is not None), None)
 
 
 def execute(
@@ -265,22 +236,63 @@ def execute(
     """
     watcher = watcher or Watcher()
     queue = _Queue(groups)
+    limit = free_memory(groups[0].members[0].config.runtime.memory_gib)
+    memory = _Memory(limit, watcher)
     n_workers = max((g.programs.layout.n_workers for g in groups), default=1)
-    workers = [
-        threading.Thread(target=_work, args=(queue, stop, watcher), daemon=True)
-        for _ in range(min(n_workers, max(queue.n_batches, 1)))
-    ]
-    for worker in workers:
-        worker.start()
-    try:
-        for worker in workers:
-            while worker.is_alive():  # a plain join would not see Ctrl-C
-                worker.join(0.2)
-    except KeyboardInterrupt:
-        stop.set()
-        for worker in workers:
-            worker.join()
-        raise
+    n_workers = min(n_workers, max(queue.n_batches, 1))
+    finished = threading.Semaphore(0)
+
+    def work():
+        try:
+            _work(queue, memory, stop, watcher)
+        finally:
+            finished.release()
+
+    for _ in range(n_workers):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(n_workers):
+        # Not a join: interrupted, it would take a running thread for a finished one.
+        # With a limit, so that signals are seen.
+        while not finished.acquire(timeout=0.2):
+            pass
+
+
+class _Memory:
+    """Bytes that batches take together: one that does not fit waits for others to end.
+
+    A batch that is larger than everything runs alone.
+    """
+
+    def __init__(self, limit: float, watcher: Watcher):
+        self.limit = limit
+        self._watcher = watcher
+        self._taken = 0
+        self._changed = threading.Condition()
+        self._has_said = False
+
+    @contextlib.contextmanager
+    def take(self, need: int):
+        with self._changed:
+            if self._taken and self._taken + need > self.limit:
+                self._say(need)
+                self._changed.wait_for(
+                    lambda: not self._taken or self._taken + need <= self.limit
+                )
+            self._taken += need
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= need
+                self._changed.notify_all()
+
+    def _say(self, need: int) -> None:
+        if not self._has_said:
+            self._has_said = True
+            self._watcher.say(
+                f"fewer runs at a time: another would need {need / 2**30:.2f} GiB and "
+                f"{self._taken / 2**30:.2f} of {self.limit / 2**30:.2f} GiB are taken"
+            )
 
 
 class _Queue:
@@ -322,23 +334,26 @@ class _Queue:
             self._changed.notify_all()
 
 
-def _work(queue: _Queue, stop: threading.Event, watcher: Watcher) -> None:
+def _work(
+    queue: _Queue, memory: _Memory, stop: threading.Event, watcher: Watcher
+) -> None:
     while not stop.is_set():
         taken = queue.take()
         if taken is None:
             return
         group, batch = taken
-        for part in _fitting(group, batch, watcher):
-            if not stop.is_set():
-                with group.slots(watcher):
+        for part, need in _fitting(group, batch, memory.limit, watcher):
+            with memory.take(need):
+                if not stop.is_set():
                     _run_batch(group, part, stop, watcher)
         queue.give_up_waiting(group)
 
 
-def _fitting(group: Group, batch: list[Member], watcher: Watcher) -> list[list[Member]]:
-    """Compiles the program; cuts a batch that is too large for the device's memory."""
+def _fitting(
+    group: Group, batch: list[Member], limit: float, watcher: Watcher
+) -> list[tuple[list[Member], int]]:
+    """Compiles the program; cuts a batch that is too large. Parts and their bytes."""
     programs, functions = group.programs, group.task.functions
-    limit = free_memory(group.members[0].config.runtime.memory_gib)
     size = len(batch)
     try:
         while True:
@@ -348,7 +363,7 @@ def _fitting(group: Group, batch: list[Member], watcher: Watcher) -> list[list[M
                 break
             size = min(size - 1, max(1, int(size * limit / need)))
     except Exception:  # said by the run that asks for the program again
-        return [batch]
+        return [(batch, 0)]
     if size < len(batch):
         parts = -(-len(batch) // size)
         watcher.say(
@@ -356,37 +371,49 @@ def _fitting(group: Group, batch: list[Member], watcher: Watcher) -> list[list[M
             f"more than the {limit / 2**30:.2f} GiB there are, {size} of them "
             f"{need / 2**30:.2f} GiB"
         )
-    return [batch[i : i + size] for i in range(0, len(batch), size)]
+    return [(batch[i : i + size], need) for i in range(0, len(batch), size)]
 
 
 def _run_batch(
     group: Group, batch: list[Member], stop: threading.Event, watcher: Watcher
 ) -> None:
-    """Runs members that share calls; whatever happens, each ends in some state."""
+    """Runs members that share calls; whatever happens, each ends in some state.
+
+    Not even an exit raised in here (by a broken pipe under the display, say) may end the
+    thread: other runs wait for it.
+    """
     opened = []
-    for member in batch:
-        try:
-            if member.directory.open(group.env(member)):
-                member.state = "running"
-                opened.append(member)
-            else:
-                _recall(member)
-        except BusyError as error:
-            member.state, member.note = "busy", str(error)
-        except (UserError, OSError) as error:
-            member.state, member.error = "failed", str(error)
     try:
+        for member in batch:
+            if _open(group, member):
+                opened.append(member)
         if opened:
             with jax.enable_x64(group.programs.program.signature.x64):
                 group.task.run(group.programs, opened, stop)
-    except Exception as error:  # a failed run never takes others down
-        for member in opened:
-            if member.state == "running":
+    except BaseException as error:  # a failed run never takes others down
+        for member in batch:
+            if member.state in ("planned", "running"):
                 member.state = "failed"
                 member.error = f"{type(error).__name__}: {error}".splitlines()[0]
-                with contextlib.suppress(OSError):  # on a full disk: said, not kept
-                    member.directory.fail(error)
+                if member in opened:
+                    with contextlib.suppress(OSError):  # a full disk: said, not kept
+                        member.directory.fail(error)
     finally:
         for member in batch:
             member.directory.close()
-            watcher.on_end(member)
+            with contextlib.suppress(Exception, SystemExit):
+                watcher.on_end(member)
+
+
+def _open(group: Group, member: Member) -> bool:
+    """Takes the run's directory; whether there is something left to do in it."""
+    try:
+        if member.directory.open(group.env(member)):
+            member.state = "running"
+            return True
+        _recall(member)
+    except BusyError as error:
+        member.state, member.note = "busy", str(error)
+    except (UserError, OSError) as error:
+        member.state, member.error = "failed", str(error)
+    return False

@@ -49,9 +49,9 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float:
         overrides=overrides,
     )
     (member,) = api.run([config])
-    if report:
+    if report and member.state != "busy":
         api.report([config])
-    if member.state == "failed":
+    if not member.is_done:
         raise RunFailed(_failure(member))
     return member.objective
 
@@ -68,7 +68,7 @@ def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
     returns = []
     for overrides, job in zip(jobs, configs, strict=True):
         member = by_run[_key(job)]
-        failed = member.state == "failed"
+        failed = not member.is_done
         returned = JobReturn()
         returned.overrides = list(overrides)
         returned.cfg = job
@@ -123,5 +123,7 @@ def _key(config: Config) -> tuple[str, str]:
 
 
 def _failure(member: Member) -> str:
-    folder, error = str(member.directory.path), str(member.error)
-    return error if error.startswith(folder) else f"{folder}: {error}"
+    """Why a run has no result, in a line."""
+    folder = str(member.directory.path)
+    text = str(member.error or member.note or f"not done ({member.state})")
+    return text if text.startswith(folder) else f"{folder}: {text}"

@@ -35,7 +35,12 @@ class Member:
     def objective(self) -> float:
         """What a search over configs minimizes: the last validation loss, or the loss."""
         value = self.loss if self.val_loss is None else self.val_loss
-        return float("nan") if value is None else value
+        return float("nan") if value is None or self.state == "diverged" else value
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has a result; a diverged run is one."""
+        return self.state in ("completed", "diverged")
 
 
 def stack_inputs(members: list[Member], dtype) -> tuple[jax.Array, dict, jax.Array]:

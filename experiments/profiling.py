@@ -33,8 +33,12 @@ class Profiler:
             return
         first, last = self._span
         if step == first - 1 and _TRACING.acquire(blocking=False):
+            try:
+                jax.profiler.start_trace(str(self._folder))
+            except BaseException:
+                _TRACING.release()
+                raise
             self._is_tracing = True
-            jax.profiler.start_trace(str(self._folder))
         elif step >= last:
             self.close()
 

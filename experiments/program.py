@@ -101,6 +101,14 @@ class Program:
         return sum(spec.size for spec in self.layout.specs.values())
 
     @property
+    def items_per_batch(self) -> int:
+        """What a batch trains on: predicted tokens, or rows of a source without tokens."""
+        if self.dataset.vocab_size is not None:
+            return self.signature.batch_size * self.signature.seq_len
+        batch = jax.eval_shape(self.probe_batch, jnp.uint32(0), self.dataset.arrays)
+        return jax.tree.leaves(batch)[0].shape[0]
+
+    @property
     def dtype(self):
         """Of parameters, optimizer state and traced numbers."""
         return jnp.float64 if self.signature.x64 else jnp.float32
@@ -278,10 +286,9 @@ class Program:
         """The batch that a seed is probed on."""
         return self._batch(data, seed, PROBE, 0, "train")
 
-    def loss_of_a_batch(self, state: State, seed, data: dict) -> jax.Array:
-        """The forward pass of one training batch, for counting what it costs."""
-        batch = self._batch(data, seed, TRAIN, state.step, "train")
-        return self._loss(state.params, state.rest, batch)[0]
+    def loss_of_a_batch(self, params: dict, rest: dict, seed, data: dict) -> jax.Array:
+        """The forward pass of one batch, for counting what it costs."""
+        return self._loss(params, rest, self.probe_batch(seed, data))[0]
 
     def probe_at_init(self, seed, values: dict, steps, data: dict):
         """`probe` of the untrained model, as one program."""

@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from experiments.config import Config
 from experiments.errors import UserError
@@ -127,12 +127,12 @@ class RunDirectory:
     def _start(self, env: dict[str, Any], before: Status | None) -> None:
         """Writes what stands before the first row."""
         now = time.time()
-        if not (self.path / "config.json").exists():
-            node = self.config.to_config()
-            _write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(node)))
-            _write(self.path / "overrides.txt", "\n".join(self.config.overrides) + "\n")
-            _write(self.path / "config.json", to_json(node, indent=1))
-        _write(self.path / "env.json", to_json(env, indent=1))
+        node = self.config.to_config()  # tags and runtime may be others than before
+        overrides = "\n".join(self.config.overrides) + "\n"
+        _write(self.path / "config.yaml", _to_yaml(node), durable=False)
+        _write(self.path / "overrides.txt", overrides, durable=False)
+        _write(self.path / "config.json", to_json(node, indent=1))
+        _write(self.path / "env.json", to_json(env, indent=1), durable=False)
         (self.path / "error.txt").unlink(missing_ok=True)
         self._status = Status(
             state="running",
@@ -175,7 +175,7 @@ class RunDirectory:
         if not rows:
             return
         with (self.path / file).open("a") as f:
-            f.write("".join(to_json(row) + "\n" for row in rows))
+            f.write("".join(to_json(_flagged(row)) + "\n" for row in rows))
             f.flush()
             os.fsync(f.fileno())
 
@@ -209,6 +209,18 @@ class RunDirectory:
         return rows
 
 
+def last_value(rows: list[dict[str, Any]], key: str) -> float | None:
+    """The last known value of a column."""
+    return next((r[key] for r in reversed(rows) if r.get(key) is not None), None)
+
+
+def _flagged(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, saying so if a number in it is not finite."""
+    numbers = [v for v in row.values() if isinstance(v, float)]
+    numbers += [v for v in row.get("values", ()) if isinstance(v, float)]
+    return row if all(map(math.isfinite, numbers)) else {**row, "finite": False}
+
+
 def to_json(node: Any, indent: int | None = None) -> str:
     """Strict JSON: what is not a finite number is null."""
     return json.dumps(_finite(node), indent=indent, allow_nan=False)
@@ -224,14 +236,26 @@ def _finite(node: Any) -> Any:
     return node
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-    """Replaces a file as a whole: a reader sees the old text or the new."""
+def _to_yaml(node: Any) -> str:
+    """Plain data as YAML in the order of its keys, by libyaml where that is built in."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    plain = json.loads(to_json(node))  # tuples as lists
+    return yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True)
+
+
+def _write(path: pathlib.Path, text: str, *, durable: bool = True) -> None:
+    """Replaces a file as a whole: a reader sees the old text or the new.
+
+    Not `durable` leaves it to the system when the text reaches the disk: what can be
+    made again may be lost with the machine, though not with the process.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w") as f:
             f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
+            if durable:
+                f.flush()
+                os.fsync(f.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

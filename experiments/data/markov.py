@@ -126,7 +126,9 @@ class Markov:
         start_key, path_key = jax.random.split(split_key(key, split))
         arrays = jax.tree.map(jnp.asarray, arrays)  # as loaded, or as passed to jit
         context = jnp.searchsorted(
-            arrays["start"], jax.random.bits(start_key, (batch_size,)), side="right"
+            arrays["start"],
+            jax.random.bits(start_key, (batch_size,), jnp.uint32),
+            side="right",
         ).astype(jnp.int32)
         # The oldest symbol is the most significant digit of a context.
         powers = self.vocab_size ** np.arange(self.order - 1, -1, -1, dtype=np.int32)
@@ -138,7 +140,8 @@ class Markov:
             symbol = arrays["successors"][context, choice]
             return next_context(context, symbol, arrays, self.vocab_size), symbol
 
-        bits = jax.random.bits(path_key, (width - self.order, batch_size))
+        shape = (width - self.order, batch_size)
+        bits = jax.random.bits(path_key, shape, jnp.uint32)  # 64 bits wide under x64
         _, symbols = jax.lax.scan(step, context, bits)
         return jnp.concatenate([first, symbols.T], axis=1)
 

@@ -60,7 +60,8 @@ def window_batch(
             f"seq_len: a window of seq_len + 1 = {width} bytes is longer than the "
             f"{split} text, {n_bytes} bytes"
         )
-    starts = jax.random.randint(key, (batch_size,), 0, n_bytes - width + 1)
+    last = n_bytes - width
+    starts = jax.random.randint(key, (batch_size,), 0, last + 1, jnp.int32)
     windows = jax.vmap(lambda i: jax.lax.dynamic_slice(text, (i,), (width,)))(starts)
     return windows.astype(jnp.int32)
 

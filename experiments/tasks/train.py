@@ -1,7 +1,6 @@
 """Training: chunks of compiled steps, with rows, evaluations and checkpoints between."""
 
 import itertools
-import math
 import threading
 import time
 
@@ -16,6 +15,7 @@ from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
 from experiments.profiling import Profiler
 from experiments.program import CHUNK
+from experiments.run import last_value
 
 # Up to this cadence all steps run the program that probes, a few percent slower; beyond
 # it a chunk ends before each step that is looked into, which then runs alone.
@@ -65,7 +65,7 @@ class Train:
     @property
     def functions(self) -> tuple[str, ...]:
         """Functions of the program that a run calls."""
-        names = ["init", "train_steps"]
+        names = ["init"] if self.probes_densely else ["init", "train_steps"]
         names += ["evaluate"] if self.eval_every else []
         names += ["probed_steps"] if self.probe_every else []
         return tuple(names)
@@ -122,7 +122,9 @@ def _resume(member: Member, like):
     step, state = found or (None, None)
     rows = member.directory.rewind("metrics.jsonl", step)
     member.directory.rewind("probes.jsonl", step)
-    member.seconds = rows[-1].get("seconds", 0.0) if rows else 0.0
+    member.seconds = last_value(rows, "seconds") or 0.0
+    member.loss = last_value(rows, "loss")
+    member.val_loss = last_value(rows, "val_loss")
     if step is not None:
         member.note = f"continued from step {step}"
     if problems:
@@ -141,7 +143,7 @@ class _Lockstep:
         self.seeds, self.values, self.steps = stack_inputs(
             members, programs.program.dtype
         )
-        self.tokens_per_step = self.config.batch_size * self.config.seq_len
+        self.tokens_per_step = programs.program.items_per_batch
         self.checkpoints = [
             Checkpoints(
                 m.directory.path / "checkpoints", m.config.runtime.checkpoint.keep
@@ -259,8 +261,6 @@ class _Lockstep:
                     "seconds": round(member.seconds + seconds * (k + 1) / n, 4),
                     "tokens_per_second": round(n * self.tokens_per_step / seconds, 1),
                 }
-                if not all(math.isfinite(v) for v in row.values()):
-                    row["finite"] = False
                 rows.append(row)
             member.seconds += seconds
             member.step = start + last
@@ -270,6 +270,7 @@ class _Lockstep:
             if bad is not None:
                 self.flush(member)
                 member.state = "diverged"
+                member.val_loss = None  # what it was before is no result
                 member.diverged_step = start + bad + 1
                 member.directory.update(
                     state="diverged", step=member.step, diverged_step=member.step
@@ -319,8 +320,6 @@ class _Lockstep:
         if not member.pending or member.pending[-1]["step"] != step:
             member.pending.append({"step": step, "tokens": step * self.tokens_per_step})
         member.pending[-1]["val_loss"] = loss
-        if not math.isfinite(loss):
-            member.pending[-1]["finite"] = False
 
     @staticmethod
     def flush(member: Member) -> None:

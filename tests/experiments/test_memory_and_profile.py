@@ -37,7 +37,7 @@ def test_fewer_runs_at_once_where_each_takes_much(compose):
     (group,) = plan(compose(*overrides))
     limit = 1.5 * group.programs.memory(1, group.task.functions) / 2**30
     text, members = text_of(compose(*overrides, f"runtime.memory_gib={limit}"))
-    assert "1 of 3 runs at a time" in text
+    assert "fewer runs at a time" in text
     assert [m.state for m in members] == ["completed"] * 3
 
 
@@ -84,3 +84,16 @@ def test_profile_traces_the_steps_and_changes_no_bit(compose):
 def test_a_wrong_span_is_refused(text):
     with pytest.raises(ValueError, match="expected"):
         parse_span(text)
+
+
+def test_explain_knows_programs_that_take_the_depth_as_an_input(compose):
+    configs = compose("model.n_layers=2,4", "runtime.explain=true", task="depth")
+    text, members = text_of(configs)
+    assert "2 runs, 1 program" in text
+    assert [m.state for m in members] == ["completed"] * 2
+
+
+def test_jobs_that_are_the_same_run_are_told(compose):
+    text, members = text_of(compose("log_every=1,2", "steps=5"))
+    assert len(members) == 1
+    assert "2 jobs, of which 1 are the same run" in text

@@ -73,3 +73,16 @@ def test_a_sparse_probe_step_runs_alone_and_others_are_not_slowed():
 def test_without_probes_nothing_is_compiled_for_them():
     assert "probed_steps" not in Train().functions
     assert Train(eval_every=None).functions == ("init", "train_steps")
+
+
+def test_dense_probing_compiles_one_training_program():
+    assert Train(probe_every=1).functions == ("init", "evaluate", "probed_steps")
+
+
+def test_rows_count_what_a_batch_holds(compose):
+    """Rows of a source without tokens, where batch_size and seq_len do not apply."""
+    configs = compose(
+        "model=residual_mlp", "data=gaussian", "data.n_rows=7", "steps=5", "log_every=1"
+    )
+    _, metrics, _ = run(configs)
+    assert [row["tokens"] for row in metrics] == [0, 7, 14, 21, 28, 35]

@@ -86,7 +86,8 @@ def test_a_group_continues_bit_for_bit(uninterrupted, tmp_path):
         assert (run / "metrics.jsonl").stat().st_mtime_ns == stamp
 
 
-def test_sigterm_saves_and_the_same_command_continues(uninterrupted, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number):
     command = (*LONG, "seed=1")
     process = start(*command, cwd=tmp_path)
     deadline = time.monotonic() + 120
@@ -95,9 +96,10 @@ def test_sigterm_saves_and_the_same_command_continues(uninterrupted, tmp_path):
         if found and (found[0] / "metrics.jsonl").exists():
             break
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
     assert process.returncode != 0
+    assert "every run under way is being saved" in out
     assert "the same command continues" in err
     (run,) = runs_below(tmp_path / "outputs/train").values()
     assert status(run)["state"] == "preempted"

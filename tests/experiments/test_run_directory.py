@@ -317,7 +317,7 @@ def test_what_is_not_finite_is_null(run):
     lines = (run.path / "metrics.jsonl").read_text().splitlines()
     assert lines == [
         '{"step": 1, "loss": null, "finite": false}',
-        '{"values": [null, [null, 1.5]]}',
+        '{"values": [null, [null, 1.5]], "finite": false}',
     ]
 
 

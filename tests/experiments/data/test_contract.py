@@ -92,3 +92,13 @@ def test_unknown_split_is_refused(source):
     arrays = source.load().arrays
     with pytest.raises(ValueError, match="test"):
         leaves(source, arrays, jax.random.key(0), "test")
+
+
+def test_the_batch_is_the_same_whatever_the_precision(source):
+    """Under 64-bit types JAX draws wider integers unless told otherwise."""
+    arrays = source.load().arrays
+    narrow = leaves(source, arrays, jax.random.key(3))
+    with jax.enable_x64(True):
+        wide = leaves(source, arrays, jax.random.key(3))
+    for one, other in zip(narrow, wide, strict=True):
+        np.testing.assert_array_equal(one, other)
