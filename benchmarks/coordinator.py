@@ -64,9 +64,7 @@ def find(
         elif spec.checkout:
             folder = pathlib.Path(checkouts[spec.checkout]).expanduser()
             if not folder.is_dir():
-                raise ValueError(
-                    f"--{spec.checkout}: expected a folder, got {folder}"
-                )
+                raise ValueError(f"--{spec.checkout}: expected a folder, got {folder}")
             options = (*spec.options, ("checkout", str(folder.resolve())))
             found.append(dataclasses.replace(spec, options=options))
         else:
@@ -85,7 +83,7 @@ class Peer:
     def __init__(self, label: str, command: Sequence[str]):
         self.label = label
         self.info: dict[str, Any] = {}
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (until close)
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -144,11 +142,18 @@ def worker_command(
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What one peer does in a round: `n` units of `command`."""
+    """What one peer does in a turn: `n` units of `command`.
+
+    label: of the samples; the peer's own unless it has several turns in a round.
+    """
 
     peer: Peer
     n: int
     command: str = "run"
+    label: str = ""
+
+    def __post_init__(self):
+        object.__setattr__(self, "label", self.label or self.peer.label)
 
 
 def rounds(
@@ -160,14 +165,16 @@ def rounds(
 ) -> dict[str, list[dict[str, float]]]:
     """Label -> per round {"wall", "cpu"} per unit, with what else the peer reported."""
     shuffled = random.Random(seed)
-    samples: dict[str, list] = {w.peer.label: [] for w in works}
+    samples: dict[str, list] = {w.label: [] for w in works}
+    if len(samples) < len(works):
+        raise ValueError(f"expected distinct labels, got {[w.label for w in works]}")
     for i in range(n_rounds):
         for work in shuffled.sample(works, len(works)):
-            progress(f"round {i + 1} of {n_rounds}: {work.peer.label}")
+            progress(f"round {i + 1} of {n_rounds}: {work.label}")
             sample = work.peer.ask(work.command, work.n)
             for clock in ("wall", "cpu"):
                 sample[clock] /= work.n
-            samples[work.peer.label].append(sample)
+            samples[work.label].append(sample)
     return samples
 
 

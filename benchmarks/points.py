@@ -35,9 +35,7 @@ class Point:
     @property
     def matmul_params(self) -> int:
         """N = 12 L D^2 + V D: the parameters that are multiplied (the head is tied)."""
-        return (
-            12 * self.n_layers * self.d_model**2 + self.vocab_size * self.d_model
-        )
+        return 12 * self.n_layers * self.d_model**2 + self.vocab_size * self.d_model
 
     def flops(self, matmul_params: int | None = None) -> int:
         """Model FLOPs of a step, B T (6 N + 12 L D T).

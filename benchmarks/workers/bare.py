@@ -97,7 +97,9 @@ def step(point: Point, text, key, carry, _):
     starts = jax.random.randint(
         jax.random.fold_in(key, t), (point.batch_size,), 0, text.size - point.seq_len
     )
-    cut = functools.partial(jax.lax.dynamic_slice, text, slice_sizes=(point.seq_len + 1,))
+    cut = functools.partial(
+        jax.lax.dynamic_slice, text, slice_sizes=(point.seq_len + 1,)
+    )
     batch = jax.vmap(lambda i: cut((i,)))(starts).astype(jnp.int32)
     value, grads = jax.value_and_grad(lambda p: loss(point, p, batch))(params)
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in grads.values()))
@@ -107,7 +109,11 @@ def step(point: Point, text, key, carry, _):
     v = jax.tree.map(lambda v, g: points.B2 * v + (1 - points.B2) * g * g, v, grads)
     new = {}
     for k, p in params.items():
-        u = m[k] / (1 - points.B1**t) / (jnp.sqrt(v[k] / (1 - points.B2**t)) + points.EPS)
+        u = (
+            m[k]
+            / (1 - points.B1**t)
+            / (jnp.sqrt(v[k] / (1 - points.B2**t)) + points.EPS)
+        )
         if k in DECAYED:
             u = u + points.WEIGHT_DECAY * p
         new[k] = p - points.LEARNING_RATE * u

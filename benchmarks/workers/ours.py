@@ -2,9 +2,9 @@
 
 Commands:
     run       n steps of `train_steps`, up to 50 in a call, metrics fetched per call
-    probed    n steps one by one, each followed by the full per-layer probe, its rows
-              made and serialised
-    cadence   n steps with a probe every 50
+    probed    n steps of `probed_steps`, which measures every layer at every step; the
+              rows are made and serialised
+    cadence   n steps with a probe every 50, cut into calls as a run cuts them
     compile   n times: trace and compile `train_steps` from nothing
 
 Rows are not written to disk and no checkpoint is saved here; the commands that launch
@@ -12,14 +12,13 @@ whole processes (sweep, startup) include that.
 """
 
 import json
-import time
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks import points
 from benchmarks.points import Point
 from benchmarks.worker import Built
+from benchmarks.workers.ours_config import overrides
 from experiments import api
 from experiments.environment import set_up
 from experiments.execution import Executables
@@ -27,34 +26,7 @@ from experiments.group import plan
 from experiments.members import stack_inputs
 from experiments.probes import probe_rows
 from experiments.program import CHUNK
-
-
-def overrides(point: Point, text: str) -> list[str]:
-    """The point as overrides of the framework's default config."""
-    return [
-        "model=small",
-        f"model.d_model={point.d_model}",
-        f"model.n_layers={point.n_layers}",
-        f"model.n_heads={point.n_heads}",
-        f"model.d_ff={point.d_ff}",
-        "model.tied_head=true",
-        "norm=layernorm",
-        "placement=pre",
-        "ffn=mlp",
-        f"batch_size={point.batch_size}",
-        f"seq_len={point.seq_len}",
-        "data=bytes",
-        f"data.path={text}",
-        "schedule=constant",
-        "optimizer=adamw",
-        f"optimizer.learning_rate={points.LEARNING_RATE}",
-        f"optimizer.b1={points.B1}",
-        f"optimizer.b2={points.B2}",
-        f"optimizer.eps={points.EPS}",
-        f"optimizer.weight_decay={points.WEIGHT_DECAY}",
-        f"optimizer.clip_norm={points.CLIP_NORM}",
-        "steps=1000000000",
-    ]
+from experiments.tasks.train import METRICS
 
 
 def build(
@@ -68,11 +40,14 @@ def build(
 ) -> Built:
     """members: runs that train together; extra: more overrides, after the point's."""
     seeds = f"seed=range(0,{members})"
-    extra = (*extra, f"runtime.layout={layout}", "runtime.compilation_cache=null")
-    configs = api.compose([*overrides(point, text), *extra, seeds])
+    fixed = ("steps=1000000000", f"runtime.layout={layout}")
+    fixed += ("runtime.compilation_cache=null", seeds)
+    configs = api.compose([*overrides(point, text), *extra, *fixed])
     set_up(None)
     (group,) = plan(configs)
-    runs = [_Run(group, batch) for batch in group.programs.layout.batches(group.members)]
+    runs = [
+        _Run(group, batch) for batch in group.programs.layout.batches(group.members)
+    ]
 
     def each(method):
         def command(n):
@@ -109,55 +84,57 @@ class _Run:
         self.state_bytes = sum(x.nbytes for x in jax.tree.leaves(self.state))
         self.step = 0
 
-    def steps(self, n: int, programs: Executables | None = None) -> dict:
-        programs = programs or self.programs
-        self.state, metrics = programs.call(
-            "train_steps", self.state, *self.inputs, jnp.int32(n), programs.data
+    def call(self, function: str, n: int) -> dict:
+        """At most CHUNK steps of one of the training functions; what they measured."""
+        data = self.programs.data
+        self.state, rows = self.programs.call(
+            function, self.state, *self.inputs, jnp.int32(n), data
         )
-        return jax.device_get(metrics)
+        rows = jax.device_get(rows)
+        self.step += n
+        self.loss = float(rows["loss"][0, n - 1])
+        return rows
 
     def run(self, n: int) -> dict:
-        done = 0
-        while done < n:
-            now = min(CHUNK, n - done)
-            loss = self.steps(now)["loss"][0, now - 1]
-            done += now
-        self.step += n
-        return {"loss": float(loss)}
+        for start in range(0, n, CHUNK):
+            self.call("train_steps", min(CHUNK, n - start))
+        return {"loss": self.loss}
 
-    def probe(self) -> None:
-        seeds = self.inputs[0]
-        measured = jax.device_get(
-            self.programs.call("probe", self.state, seeds, self.programs.data)
-        )
-        for i in range(seeds.shape[0]):
-            for row in probe_rows(self.step, {k: v[i] for k, v in measured.items()}):
-                json.dumps(row)
+    def probe(self, n: int) -> None:
+        """n <= CHUNK steps, all looked into, and their rows as they are written."""
+        first = self.step + 1
+        rows = self.call("probed_steps", n)
+        names = [name for name in rows if name not in METRICS]
+        for i in range(self.inputs[0].shape[0]):
+            for k in range(n):
+                values = {name: rows[name][i, k] for name in names}
+                values["loss"] = rows["loss"][i, k]
+                for row in probe_rows(first + k, values):
+                    json.dumps(row)
 
     def probed(self, n: int) -> dict:
-        for _ in range(n):
-            result = self.run(1)
-            self.probe()
-        return result
+        for start in range(0, n, CHUNK):
+            self.probe(min(CHUNK, n - start))
+        return {"loss": self.loss}
 
     def cadence(self, n: int) -> dict:
-        done = 0
-        while done < n:
-            # The next multiple of 50, wherever the last request ended.
-            now = min(n - done, CHUNK - self.step % CHUNK)
-            result = self.run(now)
-            done += now
-            if self.step % CHUNK == 0:
-                self.probe()
-        return result
+        """Cut as a run with `task.probe_every=50` is: before each probed step."""
+        left = n
+        while left:
+            ahead = CHUNK - 1 - self.step % CHUNK
+            if ahead:
+                now = min(ahead, left)
+                self.call("train_steps", now)
+            else:
+                now = 1
+                self.probe(1)
+            left -= now
+        return {"loss": self.loss}
 
     def compile(self, n: int) -> dict:
-        """Seconds per compilation are the sample's own; the split is the framework's."""
-        traced = 0.0
+        n_members = self.inputs[0].shape[0]
         for _ in range(n):
-            jax.clear_caches()
+            jax.clear_caches()  # also what was traced before
             fresh = Executables(self.programs.program, self.programs.layout)
-            started = time.process_time()
-            self.steps(0, fresh)  # no step is taken: what is left is the compilation
-            traced += time.process_time() - started
-        return {"compile_cpu": traced / n}
+            fresh.compile("train_steps", n_members)
+        return {}

@@ -68,6 +68,14 @@ def test_every_peer_works_once_a_round_in_changing_order(peers):
     assert again == asked, "the order is the seed's"
 
 
+def test_one_process_may_have_several_turns(peers):
+    peer = peers("one", 0.1)
+    samples = rounds([Work(peer, 1), Work(peer, 3, label="again")], 2)
+    assert {k: len(v) for k, v in samples.items()} == {"one": 2, "again": 2}
+    with pytest.raises(ValueError, match="distinct labels"):
+        rounds([Work(peer, 1), Work(peer, 3)], 1)
+
+
 def test_ratio_is_the_median_of_ratios_not_the_ratio_of_medians():
     # By hand: ratios 1, 4, 1; medians 3 and 3 would give 1 as well, so the extremes tell.
     assert Ratio.of([1, 4, 3], [1, 1, 3]) == Ratio(1, 1, 4)
