@@ -50,6 +50,8 @@ def one_line(error: Exception) -> str:
     if _is_mistake(error):
         overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
         return f"error: {explain(error, overrides)}"
+    if isinstance(error, ValueError) and "Only one of --run" in str(error):
+        return "error: -m and --cfg, --info or --run do not go together"
     raise error
 
 

@@ -4,6 +4,8 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import os
+import pathlib
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -180,6 +182,7 @@ def plan(configs: Sequence[Config]) -> list[Group]:
     for config in configs:
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
+        _check_writable(config)
         directory = RunDirectory(config, dataset.fingerprint, shared)
         key = (directory.root, directory.identity)
         if key in seen:
@@ -188,6 +191,17 @@ def plan(configs: Sequence[Config]) -> list[Group]:
         signature = signature_of(config, dataset)
         alike.setdefault(signature, []).append(_member(config, directory))
     return [_group(signature, members) for signature, members in alike.items()]
+
+
+def _writable(folder: pathlib.Path) -> bool:
+    """Whether a folder could be made there and written in."""
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _check_writable(config: Config) -> None:
+    if not _writable(config.folder):
+        raise ConfigError(f"runtime.output_dir: cannot write in {config.folder}")
 
 
 def _group(signature: Signature, members: list[Member]) -> Group:

@@ -265,7 +265,7 @@ def _write(path: pathlib.Path, text: str, *, durable: bool = True) -> None:
 def _slug(overrides: list[str]) -> str:
     """What was asked for, readable as a folder name."""
     asked = [_short(o) for o in overrides if not _names_place(o)]
-    text = re.sub(r"[^A-Za-z0-9=.+-]+", "_", "_".join(asked) or "default")
+    text = re.sub(r"[^A-Za-z0-9=.+-]+", "_", "_".join(asked) or "run")
     return text[:100].strip("_.-")
 
 

@@ -76,7 +76,7 @@ def test_a_folder_name_is_what_was_asked_for_and_not_how(compose):
     slug = RunDirectory(config, "f", shared).run_id.rsplit("-", 1)[0]
     assert slug == "no-positions_ffn_norm=dyt"
     alone = dataclasses.replace(config, overrides=())
-    assert RunDirectory(alone, "f").run_id.startswith("default-")
+    assert RunDirectory(alone, "f").run_id.startswith("run-")
 
 
 def test_a_long_command_makes_a_short_name(compose):
