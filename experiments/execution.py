@@ -12,6 +12,7 @@ use two cores, where vmap over members loses to running them in turn on a CPU.
 """
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -107,6 +108,8 @@ class Executables:
         self._compiled: dict[tuple[str, int], Any] = {}
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, int], threading.Lock] = {}
+        # Those of the state cost a trace, which every run would pay.
+        self._shapes = functools.cache(self._trace_shapes)
 
     @property
     def data(self) -> dict[str, jax.Array]:
@@ -158,8 +161,11 @@ class Executables:
 
     def abstract(self, n_members: int, arguments: Sequence[str]) -> list:
         """Shapes and dtypes of the named arguments of the program's functions."""
+        return [self._shapes(name, n_members) for name in arguments]
+
+    def _trace_shapes(self, name: str, n_members: int | None):
         with jax.enable_x64(self.program.signature.x64):
-            return [_ABSTRACT[name](self.program, n_members) for name in arguments]
+            return _ABSTRACT[name](self.program, n_members)
 
     def memory(self, n_members: int, names: Sequence[str]) -> int:
         """Bytes a call with so many members takes at its peak, data left out.

@@ -71,6 +71,7 @@ class Program:
         self.source = signature.data.build({}, "data")
         any_value = {path: 1 for path, _ in signature.traced}  # shapes depend on none
         self._any_value = any_value
+        self.layout_at = functools.cache(self._layout_at)
         self.layout: Layout = self.layout_at(signature.capacity)
         optimizer = signature.optimizer.build(any_value, "optimizer")
         try:
@@ -80,8 +81,7 @@ class Program:
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019  programs live as long as the cache
-    def layout_at(self, n_layers: int | None) -> Layout:
+    def _layout_at(self, n_layers: int | None) -> Layout:
         """The model's parameters; at a depth, where depth is an input (else None).
 
         Raises:
