@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from benchmarks.coordinator import ROOT
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """Seconds of wall time and of CPU (children included), and the largest memory.
+    """Seconds of wall time and of CPU (children included), and its own peak memory.
 
     first_row, first_row_cpu: the same when `watch` had its first line; None without.
     """
@@ -68,6 +69,7 @@ def run(
                 stderr=subprocess.STDOUT,
                 text=True,
             )
+        memory = _Peak(process.pid)
         first = (None, None)
         if watch is not None:
             first = _first_line(process, *watch, started)
@@ -81,9 +83,28 @@ def run(
         raise RuntimeError(
             f"{' '.join(map(str, command))}: ended with code {process.returncode}\n{last}"
         )
-    return Finished(
-        wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text, *first
-    )
+    return Finished(wall, usage.ru_utime + usage.ru_stime, memory.bytes, text, *first)
+
+
+class _Peak(threading.Thread):
+    """The peak resident memory of a living process, asked for every 10 ms.
+
+    What wait4 tells is no use: a child starts with the peak of the process that made it.
+    """
+
+    def __init__(self, pid: int):
+        super().__init__(daemon=True)
+        self.bytes = 0
+        self._status = pathlib.Path(f"/proc/{pid}/status")
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, StopIteration):
+            while True:
+                lines = self._status.read_text().splitlines()
+                line = next(x for x in lines if x.startswith("VmHWM"))  # none: a zombie
+                self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
+                time.sleep(0.01)
 
 
 def _first_line(process, folder: pathlib.Path, pattern: str, started: float):
