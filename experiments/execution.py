@@ -87,7 +87,6 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "probed_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "evaluate": (("state", "seeds", "count", "data"), ()),
-    "probe": (("state", "seeds", "data"), ()),
     "probe_at_init": (("seeds", "values", "steps", "data"), ()),
     "probe_at_any_depth": (("seeds", "values", "steps", "data"), ()),
 }
