@@ -1,12 +1,15 @@
 """A block: sub-layers in a row, each meeting the stream through a residual scheme."""
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.norms.at_site import make_norm
 from blocks.placement import Placement
+from blocks.site import Site
 from blocks.taps import gradient_tap, mean_square
 
 
@@ -19,6 +22,12 @@ class SubLayer(nnx.Module):
             where the placement has one.
         norm: factory of this sub-layer's norms, `norm(width, rngs=rngs)`.
         placement: which of in_norm, inner_norm and out_norm exist.
+        site: name of the sub-layer, for norms that depend on it.
+
+    F(u, shape) -> branch. An F with memory has `remember(u, shape, memory, layer)` ->
+    (branch, memory) instead, and `first_memory(n_tokens, dtype)`: what it finds in the
+    first block. Memory goes from a sub-layer to the one of the same name in the next
+    block (value residuals).
     """
 
     def __init__(
@@ -28,19 +37,30 @@ class SubLayer(nnx.Module):
         *,
         norm: Callable,
         placement: Placement,
+        site: str,
         rngs: nnx.Rngs,
     ):
-        self.in_norm = norm(d_model, rngs=rngs) if placement.in_norm else None
+        make = functools.partial(make_norm, norm, d_model, site, rngs=rngs)
+        self.in_norm = make() if placement.in_norm else None
         inner = {"inner_norm": norm} if placement.inner_norm else {}
         self.branch = make_branch(**inner, rngs=rngs)
-        self.out_norm = norm(d_model, rngs=rngs) if placement.out_norm else None
+        self.out_norm = make() if placement.out_norm else None
 
-    def __call__(self, u: jax.Array, shape: tuple[int, int]) -> jax.Array:
-        """[tokens, d_model] -> [tokens, d_model]; `shape` is (batch, seq)."""
+    def first_memory(self, n_tokens: int, dtype):
+        """What `__call__` is given in the first block; None for an F without memory."""
+        if not hasattr(self.branch, "remember"):
+            return None
+        return self.branch.first_memory(n_tokens, dtype)
+
+    def __call__(self, u: jax.Array, shape: tuple[int, int], memory, layer):
+        """[tokens, d_model] -> the same, and memory; `shape` is (batch, seq)."""
         if self.in_norm is not None:
             u = self.in_norm(u)
-        branch = self.branch(u, shape)
-        return branch if self.out_norm is None else self.out_norm(branch)
+        if hasattr(self.branch, "remember"):
+            branch, memory = self.branch.remember(u, shape, memory, layer)
+        else:
+            branch = self.branch(u, shape)
+        return branch if self.out_norm is None else self.out_norm(branch), memory
 
 
 class Block(nnx.Module):
@@ -48,36 +68,54 @@ class Block(nnx.Module):
 
     Args:
         d_model: width of the stream.
-        sublayers: name -> (make_branch, norm factory); the order is the order of
-            execution. Each name draws from its own key, so that replacing one
+        sublayers: name -> (make_branch, norm factory, placement); the order is the
+            order of execution. Each name draws from its own key, so that replacing one
             sub-layer leaves the initial values of the others as they were.
+        layer, n_layers: index of the block and depth of the model; may be traced.
     """
 
     def __init__(
         self,
         d_model: int,
-        sublayers: dict[str, tuple[Callable, Callable]],
+        sublayers: dict[str, tuple[Callable, Callable, Placement]],
         *,
-        placement: Placement,
         residual,
+        layer,
+        n_layers,
         rngs: nnx.Rngs,
     ):
         self.names = tuple(sublayers)
         key = rngs.params()
-        for i, (name, (make_branch, norm)) in enumerate(sublayers.items()):
+        for i, (name, (make_branch, norm, placement)) in enumerate(sublayers.items()):
             own = nnx.Rngs(params=jax.random.fold_in(key, i))
             sublayer = SubLayer(
-                d_model, make_branch, norm=norm, placement=placement, rngs=own
+                d_model,
+                make_branch,
+                norm=norm,
+                placement=placement,
+                site=name,
+                rngs=own,
             )
             joint = residual.make_joint(
-                d_model, post_norm=norm if placement.post_norm else None, rngs=own
+                d_model,
+                site=Site(name, layer, n_layers, i, len(sublayers)),
+                post_norm=norm if placement.post_norm else None,
+                rngs=own,
             )
             setattr(self, name, sublayer)
             setattr(self, f"{name}_joint", joint)
 
+    def first_memory(self, n_tokens: int, dtype) -> dict:
+        """Memory of the sub-layers as the first block finds it."""
+        return {
+            name: getattr(self, name).first_memory(n_tokens, dtype)
+            for name in self.names
+        }
+
     def __call__(
         self,
         state,
+        memory: dict,
         shape: tuple[int, int],
         index: jax.Array,
         stream_taps: jax.Array | None = None,
@@ -86,36 +124,41 @@ class Block(nnx.Module):
 
         Args:
             state: state of the residual scheme.
+            memory: of the sub-layers, by name.
             shape: (batch, seq) of the flat tokens.
             index: number of the block, from 0.
             stream_taps: one scalar per sub-layer to measure, None to measure nothing.
 
         Returns:
-            The new state, and a dict of arrays [n sub-layers]: `stream_mean_square`
-            (of the state after the sub-layer) and `branch_mean_square`; empty when
+            The new state, the new memory, and a dict of arrays [n sub-layers]:
+            `stream_mean_square` (of the state after the sub-layer),
+            `branch_mean_square`, and what the joints show of themselves; empty when
             nothing is measured. The gradient in `stream_taps` is the squared norm of
             dLoss/d(state after the sub-layer).
         """
-        streams, branches = [], []
+        memory = dict(memory)
+        rows = []
         for i, name in enumerate(self.names):
             site = index * len(self.names) + i
             joint = getattr(self, f"{name}_joint")
-            u = joint.read(state, site)
-            branch = getattr(self, name)(u, shape)
-            state = joint.write(state, u, branch, site)
-            if stream_taps is not None:
-                state = jax.tree.map(
-                    lambda x, tap=stream_taps[i]: gradient_tap(x, tap), state
-                )
-                streams.append(
-                    jnp.mean(
-                        jnp.stack([mean_square(x) for x in jax.tree.leaves(state)])
-                    )
-                )
-                branches.append(mean_square(branch))
+            u, kept = joint.read(state, site)
+            sublayer = getattr(self, name)
+            branch, memory[name] = sublayer(u, shape, memory[name], index)
+            state = joint.write(state, branch, kept, site)
+            if stream_taps is None:
+                continue
+            tap = functools.partial(gradient_tap, tap=stream_taps[i])
+            state = jax.tree.map(tap, state)
+            squares = [mean_square(x) for x in jax.tree.leaves(state)]
+            shown = joint.look(kept) if hasattr(joint, "look") else {}
+            rows.append(
+                {
+                    "stream_mean_square": jnp.mean(jnp.stack(squares)),
+                    "branch_mean_square": mean_square(branch),
+                    **jax.lax.stop_gradient(shown),
+                }
+            )
         if stream_taps is None:
-            return state, {}
-        return state, {
-            "stream_mean_square": jnp.stack(streams),
-            "branch_mean_square": jnp.stack(branches),
-        }
+            return state, memory, {}
+        measured = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+        return state, memory, measured

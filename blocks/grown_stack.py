@@ -1,7 +1,7 @@
 """A stack whose depth is an input of the program, for measuring gradients."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ class GrownStack:
         make_block, rngs: as for Stack.
         n_layers: depth, a traced integer up to `capacity`.
         capacity: layers that there is room for; costs memory, not time.
+        kinds: must be None: all layers are alike.
         remat: accepted and without effect; every block is run again on the way back.
     """
 
@@ -32,10 +33,13 @@ class GrownStack:
         n_layers: jax.Array,
         *,
         capacity: int,
+        kinds: Sequence[Hashable] | None = None,
         remat: str = "auto",
         rngs: nnx.Rngs,
     ):
         del remat
+        if kinds is not None:
+            raise ValueError("a stack with a pattern over its layers cannot be grown")
         self.n_layers = n_layers
         self.capacity = capacity
         self._make_block = make_block
@@ -44,7 +48,9 @@ class GrownStack:
         self._graphdef, params, rest = nnx.split(block, nnx.Param, ...)
         if nnx.to_flat_state(rest):
             raise ValueError("a block with state beside its parameters cannot be grown")
-        self._n_sublayers = len(block.names)
+        self._names = block.names
+        if any(hasattr(getattr(block, name).branch, "remember") for name in block.names):
+            raise ValueError("a block with memory over layers cannot be grown")
         self._paths = [path_name(path) for path, _ in nnx.to_flat_state(params)]
 
     def taps(self, dtype) -> dict:
@@ -55,7 +61,7 @@ class GrownStack:
         squared norm of dLoss/dW of each block; zero from n_layers on.
         """
         return {
-            "stream": jnp.zeros((self.capacity, self._n_sublayers), dtype),
+            "stream": jnp.zeros((self.capacity, len(self._names)), dtype),
             "params": {
                 path: jnp.zeros((self.capacity,), dtype) for path in self._paths
             },
@@ -64,10 +70,12 @@ class GrownStack:
     def __call__(self, state, shape: tuple[int, int], *, stream_taps: dict):
         """Runs the blocks; the state and measurements [capacity, sub-layers]."""
         n_layers = self.n_layers
+        no_memory = dict.fromkeys(self._names)
 
         def run(params, state, index, taps):
             block = nnx.merge(self._graphdef, params)
-            return block(state, shape, index, taps)
+            state, _, measured = block(state, no_memory, shape, index, taps)
+            return state, measured
 
         def forward(state, taps):
             none = taps["stream"][0]
@@ -120,7 +128,7 @@ class GrownStack:
 
     def _block(self, index: jax.Array) -> nnx.Module:
         key = jax.random.fold_in(self._key, index)
-        return self._make_block(layer=index, rngs=nnx.Rngs(params=key))
+        return self._make_block(layer=index, like=0, rngs=nnx.Rngs(params=key))
 
     def _params(self, index: jax.Array, dtype) -> nnx.State:
         params = nnx.split(self._block(index), nnx.Param, ...)[1]

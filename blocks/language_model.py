@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.block import Block
+from blocks.inits.scaled import Scaled
+from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
+from blocks.norms.at_site import make_norm
+from blocks.parallel import ParallelBranch
+from blocks.site import Site
 from blocks.stack import REMAT, Stack
 from blocks.taps import mean_square
 
@@ -19,9 +24,10 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 class LanguageModel(nnx.Module):
     """Token embedding, a stack of attention and feed-forward blocks, a head.
 
-        x = scale * table[tokens];  x = embedding_norm(x)
+        x = embedding_norm(scale * table[tokens] + embedding_positions)
         x = close(blocks(open(x)))
-        logits = final_norm(x) @ head           head: [d_model, vocab_size]
+        logits = logit_scale * final_norm(x) @ head     head: [d_model, vocab_size]
+        logits = cap * tanh(logits / cap)               where logit_softcap is given
 
     Each norm exists where `placement` says. Activations are flat, [batch * seq, d_model],
     in `dtype`, and so are the logits; the loss is computed in float32 or wider.
@@ -33,10 +39,13 @@ class LanguageModel(nnx.Module):
         norm: factory `norm(width, rngs=rngs)` of every norm; `attn_norm`, `ffn_norm`,
             `final_norm` replace it at their site (the embedding norm uses `norm`).
         attention, ffn: factories of the branches.
+        embedding_positions: factory of positions that are added to the embedding.
+        pattern: layers with other parts (`blocks.pattern`), or None.
         residual: the residual scheme. placement: where norms sit. init: initial values.
         tied_head: the head is the transposed table.
         embedding_scale_init: initial value of a learned factor on the embedding,
             None for no factor.
+        logit_scale, logit_softcap: of the logits. head_bias: the head learns an offset.
         dtype: of the activations. remat: see `blocks.stack`.
         stack: how the blocks are held and run.
     """
@@ -54,6 +63,10 @@ class LanguageModel(nnx.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         embedding_scale_init: float | None = None,
+        logit_scale: float = 1.0,
+        logit_softcap: float | None = None,
+        tied_head: bool = False,
+        head_bias: bool = False,
         dtype: str = "float32",
         remat: str = "auto",
         **_,
@@ -77,6 +90,12 @@ class LanguageModel(nnx.Module):
             raise ValueError(
                 f"embedding_scale_init must be finite, got {embedding_scale_init}"
             )
+        if not (math.isfinite(logit_scale) and logit_scale > 0):
+            raise ValueError(f"logit_scale must be positive, got {logit_scale}")
+        if logit_softcap is not None and not logit_softcap > 0:
+            raise ValueError(f"logit_softcap must be positive, got {logit_softcap}")
+        if tied_head and head_bias:
+            raise ValueError("head_bias needs a head of its own (tied_head is true)")
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         if remat not in REMAT:
@@ -101,8 +120,13 @@ class LanguageModel(nnx.Module):
         residual,
         placement,
         init,
+        embedding_positions: Callable | None = None,
+        pattern: Callable | None = None,
         tied_head: bool = False,
+        head_bias: bool = False,
         embedding_scale_init: float | None = None,
+        logit_scale: float = 1.0,
+        logit_softcap: float | None = None,
         dtype: str = "float32",
         remat: str = "auto",
         stack: Callable = Stack,
@@ -111,9 +135,11 @@ class LanguageModel(nnx.Module):
         if vocab_size is None:
             raise ValueError("vocab_size is needed to build a language model")
         self.dtype = dtype
+        self.logit_scale = logit_scale
+        self.logit_softcap = logit_softcap
         key = rngs.params()
         # One key per component: what one of them draws never shifts another.
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(6)]
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(7)]
         self.table = nnx.Param(
             init.embedding(at[0].params(), (vocab_size, d_model)), role="embedding"
         )
@@ -124,35 +150,76 @@ class LanguageModel(nnx.Module):
                 jnp.full((1,), embedding_scale_init, jnp.float32), role="scale"
             )
         )
-        self.embedding_norm = (
-            norm(d_model, rngs=at[1]) if placement.embedding_norm else None
+        self.embedding_positions = (
+            None
+            if embedding_positions is None
+            else embedding_positions(d_model, init=init, rngs=at[6])
         )
-        self.ends = residual.make_ends(d_model, rngs=at[4])
+        self.embedding_norm = (
+            make_norm(norm, d_model, "embedding", rngs=at[1])
+            if placement.embedding_norm
+            else None
+        )
+        self.ends = residual.make_ends(
+            d_model, n_layers=n_layers, norm=norm, rngs=at[4]
+        )
+        parts = dict(
+            attention=attention,
+            ffn=ffn,
+            placement=placement,
+            attn_norm=attn_norm or norm,
+            ffn_norm=ffn_norm or norm,
+        )
+        names = ("both",) if placement.parallel else ("attn", "ffn")
+        sizes = {"n_kv_heads": n_kv_heads, "d_head": d_head}
+        sizes = {k: v for k, v in sizes.items() if v is not None}
 
-        def make_block(*, layer, rngs):
-            linear = functools.partial(
-                Linear, init=init, layer=layer, n_sublayers=2 * n_layers
-            )
-            sizes = {"n_kv_heads": n_kv_heads, "d_head": d_head}
-            sizes = {k: v for k, v in sizes.items() if v is not None}
-            attn_branch = functools.partial(
-                attention, d_model, n_heads, linear=linear, **sizes
-            )
-            ffn_branch = functools.partial(ffn, d_model, d_ff, linear=linear)
+        def make_block(*, layer, like, rngs):
+            own = parts_of(like, n_layers, pattern, parts)
+
+            def linear_at(site):
+                return functools.partial(
+                    Linear,
+                    init=Scaled(init, residual, site),
+                    layer=layer,
+                    n_sublayers=2 * n_layers,
+                )
+
+            def branch(name, index):
+                linear = linear_at(Site(name, layer, n_layers, index, 2))
+                if name == "attn":
+                    return functools.partial(
+                        own["attention"], d_model, n_heads, linear=linear, **sizes
+                    )
+                return functools.partial(own["ffn"], d_model, d_ff, linear=linear)
+
+            def sublayer(name, make_branch, norm):
+                return make_branch, norm, own["placement"].at(name, like, n_layers)
+
+            branches = {"attn": branch("attn", 0), "ffn": branch("ffn", 1)}
+            if placement.parallel:
+                both = functools.partial(ParallelBranch, branches)
+                sublayers = {"both": sublayer("both", both, own["attn_norm"])}
+            else:
+                sublayers = {
+                    name: sublayer(name, make, own[f"{name}_norm"])
+                    for name, make in branches.items()
+                }
             return Block(
                 d_model,
-                {
-                    "attn": (attn_branch, attn_norm or norm),
-                    "ffn": (ffn_branch, ffn_norm or norm),
-                },
-                placement=placement,
+                sublayers,
                 residual=residual,
+                layer=layer,
+                n_layers=n_layers,
                 rngs=rngs,
             )
 
-        self.blocks = stack(make_block, n_layers, remat=remat, rngs=at[2])
+        kinds = kinds_of(n_layers, pattern, parts, names)
+        self.blocks = stack(make_block, n_layers, kinds=kinds, remat=remat, rngs=at[2])
         self.final_norm = (
-            (final_norm or norm)(d_model, rngs=at[5]) if placement.final_norm else None
+            make_norm(final_norm or norm, d_model, "final", rngs=at[5])
+            if placement.final_norm
+            else None
         )
         self.head = (
             None
@@ -163,6 +230,7 @@ class LanguageModel(nnx.Module):
                 use="head",
                 init=init,
                 n_sublayers=2 * n_layers,
+                bias=head_bias,
                 rngs=at[3],
             )
         )
@@ -172,6 +240,8 @@ class LanguageModel(nnx.Module):
         x = self.table[...][tokens.reshape(-1)].astype(self.dtype)
         if self.embedding_scale is not None:
             x = x * self.embedding_scale[...].astype(x.dtype)
+        if self.embedding_positions is not None:
+            x = self.embedding_positions(x, tokens.shape)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def hidden(self, tokens: jax.Array, stream_taps: jax.Array | None = None):
@@ -188,8 +258,16 @@ class LanguageModel(nnx.Module):
         """[tokens, d_model] -> [tokens, vocab_size], in the dtype of the activations."""
         x = hidden if self.final_norm is None else self.final_norm(hidden)
         if self.head is None:
-            return x @ self.table[...].astype(x.dtype).T
-        return self.head(x)
+            logits = x @ self.table[...].astype(x.dtype).T
+        else:
+            logits = self.head(x)
+        if self.logit_scale != 1.0:
+            logits = self.logit_scale * logits
+        if self.logit_softcap is None:
+            return logits
+        wide = jnp.promote_types(logits.dtype, jnp.float32)
+        cap = self.logit_softcap
+        return (cap * jnp.tanh(logits.astype(wide) / cap)).astype(logits.dtype)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """[batch, seq] integers -> logits [batch, seq, vocab_size]."""

@@ -14,7 +14,14 @@ class Placement:
     `inner_norm` sits inside F before its output projection (Sub-LN, NormFormer);
     `embedding_norm` follows the embedding; `final_norm` precedes the head, and is
     needed wherever the stream is not normalized by the last block already.
+    `parallel` makes attention and feed-forward one sub-layer: both read the same
+    normalized input and their sum is the branch (GPT-J, PaLM).
+
+    A placement that depends on the sub-layer or the layer is a class with the same
+    attributes, `varies = True` and its own `at`.
     """
+
+    varies = False
 
     in_norm: bool = True
     inner_norm: bool = False
@@ -22,3 +29,9 @@ class Placement:
     post_norm: bool = False
     embedding_norm: bool = False
     final_norm: bool = True
+    parallel: bool = False
+
+    def at(self, site: str, layer: int, n_layers: int) -> "Placement":
+        """The placement of one sub-layer of block `layer`."""
+        del site, layer, n_layers
+        return self

@@ -8,8 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.block import Block
+from blocks.inits.scaled import Scaled
 from blocks.language_model import DTYPES
+from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
+from blocks.norms.at_site import make_norm
+from blocks.site import Site
 from blocks.stack import REMAT, Stack
 from blocks.taps import mean_square
 
@@ -59,6 +63,7 @@ class ResidualMLP(nnx.Module):
         residual,
         placement,
         init,
+        pattern: Callable | None = None,
         dtype: str = "float32",
         remat: str = "auto",
         stack: Callable = Stack,
@@ -69,26 +74,41 @@ class ResidualMLP(nnx.Module):
         # One key per component: what one of them draws never shifts another.
         at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(4)]
         self.embedding_norm = (
-            norm(d_model, rngs=at[0]) if placement.embedding_norm else None
+            make_norm(norm, d_model, "embedding", rngs=at[0])
+            if placement.embedding_norm
+            else None
         )
-        self.ends = residual.make_ends(d_model, rngs=at[3])
+        self.ends = residual.make_ends(
+            d_model, n_layers=n_layers, norm=norm, rngs=at[3]
+        )
+        parts = dict(ffn=ffn, placement=placement, ffn_norm=ffn_norm or norm)
 
-        def make_block(*, layer, rngs):
+        def make_block(*, layer, like, rngs):
+            own = parts_of(like, n_layers, pattern, parts)
+            site = Site("ffn", layer, n_layers)
             linear = functools.partial(
-                Linear, init=init, layer=layer, n_sublayers=n_layers
+                Linear,
+                init=Scaled(init, residual, site),
+                layer=layer,
+                n_sublayers=n_layers,
             )
-            branch = functools.partial(ffn, d_model, d_ff, linear=linear)
+            branch = functools.partial(own["ffn"], d_model, d_ff, linear=linear)
+            placed = own["placement"].at("ffn", like, n_layers)
             return Block(
                 d_model,
-                {"ffn": (branch, ffn_norm or norm)},
-                placement=placement,
+                {"ffn": (branch, own["ffn_norm"], placed)},
                 residual=residual,
+                layer=layer,
+                n_layers=n_layers,
                 rngs=rngs,
             )
 
-        self.blocks = stack(make_block, n_layers, remat=remat, rngs=at[1])
+        kinds = kinds_of(n_layers, pattern, parts, ("ffn",))
+        self.blocks = stack(make_block, n_layers, kinds=kinds, remat=remat, rngs=at[1])
         self.final_norm = (
-            (final_norm or norm)(d_model, rngs=at[2]) if placement.final_norm else None
+            make_norm(final_norm or norm, d_model, "final", rngs=at[2])
+            if placement.final_norm
+            else None
         )
 
     def __call__(self, x: jax.Array, stream_taps: jax.Array | None = None):

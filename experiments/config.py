@@ -8,6 +8,7 @@ import typing
 from typing import Any
 
 from experiments.errors import ConfigError, nearest
+from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
@@ -201,8 +202,11 @@ class Config:
 
     @property
     def traces_depth(self) -> bool:
-        """Whether the depth is an input of the run's program (the task decides)."""
-        return bool(self.task.get("any_depth", False))
+        """Whether the depth is an input of the run's program.
+
+        The task decides, where the model allows it.
+        """
+        return bool(self.task.get("any_depth", False)) and can_grow(self.model)
 
 
 def from_mapping(cls, node: Any, path: str) -> Any:

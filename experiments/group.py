@@ -206,12 +206,15 @@ def _check_writable(config: Config) -> None:
 
 def _group(signature: Signature, members: list[Member]) -> Group:
     config = members[0].config
+    task = config.task
+    if task.get("any_depth", False) and not config.traces_depth:
+        task = task.replace(any_depth=False)
     if config.traces_depth:
         deepest = max(m.config.model["n_layers"] for m in members)
         signature = dataclasses.replace(signature, capacity=deepest)
     layout = choose_layout(config.runtime.layout, config.runtime.threads)
     programs = executables(signature, layout)
-    return Group(programs, config.task.build({}, "task"), members)
+    return Group(programs, task.build({}, "task"), members)
 
 
 def _member(config: Config, directory: RunDirectory) -> Member:

@@ -200,7 +200,7 @@ def locate(target: str, path: str) -> type:
 def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.
 
-    Left out are rngs, factories with a default (`linear=Linear`) and widths (positional
+    Left out are rngs, the site, factories with a default (`linear=Linear`) and widths (positional
     without a default): whoever builds the part gives them. Without an annotation the
     default tells: none means a part, a float means a number (so that 1 and 0.3 are
     traced as one type).
@@ -216,7 +216,7 @@ def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     return {
         name: (hints.get(name, guess(p.default)), p.default)
         for name, p in inspect.signature(init).parameters.items()
-        if name not in ("self", "rngs")
+        if name not in ("self", "rngs", "site")
         and (p.default is p.empty or not callable(p.default))
         and (
             p.kind is p.KEYWORD_ONLY

@@ -7,6 +7,7 @@ functions here are for one member; `experiments.execution` runs them over many.
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import optax
 from flax import nnx
 
 from blocks.grown_stack import GrownStack
+from blocks.modes import set_training
 from blocks.parameters import Layout, layout_of, path_name
 from experiments.data.dataset import Dataset
 from experiments.errors import ConfigError
@@ -80,6 +82,7 @@ class Program:
             raise ConfigError(f"optimizer: {error}") from None
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
+        self.places: dict[str, range] = model.blocks.places
 
     def _layout_at(self, n_layers: int | None) -> Layout:
         """The model's parameters; at a depth, where depth is an input (else None).
@@ -141,8 +144,9 @@ class Program:
             seq_len=self.signature.seq_len,
         )
 
-    def _loss(self, params: dict, rest: dict, batch, taps=None):
+    def _loss(self, params: dict, rest: dict, batch, taps=None, *, is_training=True):
         model = self.layout.merge(params, rest)
+        set_training(model, is_training)
         loss, measured = model.loss(batch, taps)
         _, rest = self.layout.split(model)
         return loss, (rest, measured)
@@ -229,7 +233,8 @@ class Program:
             n_stacked = self.layout.specs[path].n_stacked
             axes = tuple(range(min(n_stacked, 1), grad.ndim))
             squares[path] = jnp.sum(jnp.square(grad), axis=axes)
-        probes = _quantities(measured, tap_squares, squares, self.tap_shape[0])
+        probes = _quantities(measured, tap_squares, self.tap_shape[0])
+        probes |= _gradient_norms(squares, self.places)
         return loss, rest, grads, probes
 
     def evaluate(self, state: State, seed, n_batches, data: dict) -> jax.Array:
@@ -237,7 +242,8 @@ class Program:
 
         def body(i, total):
             batch = self._batch(data, seed, VALIDATION, i, "validation")
-            return total + self._loss(state.params, state.rest, batch)[0]
+            loss, _ = self._loss(state.params, state.rest, batch, is_training=False)
+            return total + loss
 
         total = jax.lax.fori_loop(0, n_batches, body, jnp.zeros((), self.dtype))
         return total / n_batches
@@ -279,7 +285,8 @@ class Program:
         for path, square in tap_grads["params"].items():
             squares[f"blocks/layers/{path}"] = square
         n_layers = values["model.n_layers"]
-        probes = _quantities(measured, tap_grads["stream"], squares, n_layers)
+        probes = _quantities(measured, tap_grads["stream"], n_layers)
+        probes |= _gradient_norms(squares)
         return {"loss": loss, **probes}
 
     def probe_batch(self, seed, data: dict):
@@ -295,17 +302,34 @@ class Program:
         return self.probe(self.init(seed, values, steps), seed, data)
 
 
-def _quantities(measured, tap_squares, squares: dict, n_layers) -> dict:
-    """The named quantities of a probe (docs/run_directory.md)."""
-    out = dict(measured)
-    out["stream_grad_norm"] = jnp.sqrt(tap_squares)
-    out["branch_gain"] = jnp.sum(measured["branch_mean_square"]) / n_layers
+def _quantities(measured, tap_squares, n_layers) -> dict:
+    """The named quantities of a probe (docs/run_directory.md), but gradient norms."""
+    return {
+        **measured,
+        "stream_grad_norm": jnp.sqrt(tap_squares),
+        "branch_gain": jnp.sum(measured["branch_mean_square"]) / n_layers,
+    }
+
+
+def _gradient_norms(squares: dict, places: dict[str, range] | None = None) -> dict:
+    """Gradient norms by short name, and the norm of them all.
+
+    Where the stack has segments, what they hold of one parameter becomes one array
+    over all layers; a layer that does not have it is NaN.
+    """
+    out = {"grad_norm/total": jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))}
     for path, square in squares.items():
-        out[f"grad_norm/{short_name(path)}"] = jnp.sqrt(square)
-    out["grad_norm/total"] = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
+        place = path.split("/")[1] if path.startswith("blocks/") else ""
+        name = f"grad_norm/{short_name(path)}"
+        if place == "layers" or places is None or place not in places:
+            out[name] = jnp.sqrt(square)
+            continue
+        n_layers = 1 + max(layers[-1] for layers in places.values())
+        whole = out.get(name, jnp.full((n_layers,), jnp.nan, square.dtype))
+        out[name] = whole.at[jnp.array(places[place])].set(jnp.sqrt(square))
     return out
 
 
 def short_name(path: str) -> str:
     """'blocks/layers/ffn/branch/up/kernel' -> 'ffn/up/kernel', for reading."""
-    return path.removeprefix("blocks/layers/").replace("/branch/", "/")
+    return re.sub(r"^blocks/layers[0-9_]*/", "", path).replace("/branch/", "/")

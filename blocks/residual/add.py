@@ -6,17 +6,21 @@ from collections.abc import Callable
 import jax
 from flax import nnx
 
+from blocks.norms.at_site import make_norm
+from blocks.site import Site
+
 
 class Add:
     """y = post_norm(skip * x + branch_scale * branch).
 
     With skip = branch_scale = 1 and no post_norm this is the stream of Pre-LN, Peri-LN
-    and OLMo 2; with a post_norm it is Post-LN (arXiv 1706.03762), with skip = alpha too
-    DeepNorm's sum (arXiv 2203.00555). No state but the stream itself.
+    and OLMo 2; with a post_norm it is Post-LN (arXiv 1706.03762). No state but the
+    stream itself.
 
-    A residual scheme offers three things: `make_ends` (open: embedding -> state, and
+    A residual scheme offers four things: `make_ends` (open: embedding -> state, and
     close: state -> stream), `make_joint` once per sub-layer (read: state -> input of the
-    branch; write: state and branch -> state), and `check`.
+    branch; write: state and branch -> state), `init_factor` (what it asks of the initial
+    values of linear maps) and `check`.
     """
 
     traced = ()
@@ -31,20 +35,36 @@ class Add:
         self.skip = skip
         self.branch_scale = branch_scale
 
-    def make_ends(self, d_model: int, *, rngs: nnx.Rngs) -> "AddEnds":
-        del d_model, rngs
+    def init_factor(self, use: str, site: Site) -> float:
+        """What the initial kernel of a linear map is multiplied by."""
+        del use, site
+        return 1.0
+
+    def make_ends(
+        self, d_model: int, *, n_layers, norm: Callable, rngs: nnx.Rngs
+    ) -> "AddEnds":
+        """Args:
+        d_model: width of the stream.
+        n_layers: depth, for schemes that keep something per layer.
+        norm: the model's norm, for schemes whose ends normalize.
+        """
+        del d_model, n_layers, norm, rngs
         return AddEnds()
 
     def make_joint(
-        self, d_model: int, *, post_norm: Callable | None = None, rngs: nnx.Rngs
+        self,
+        d_model: int,
+        *,
+        site: Site,
+        post_norm: Callable | None = None,
+        rngs: nnx.Rngs,
     ) -> "AddJoint":
-        return AddJoint(
-            d_model,
-            skip=self.skip,
-            branch_scale=self.branch_scale,
-            post_norm=post_norm,
-            rngs=rngs,
+        norm = (
+            None
+            if post_norm is None
+            else make_norm(post_norm, d_model, site.name, rngs=rngs)
         )
+        return AddJoint(norm, skip=self.skip, branch_scale=self.branch_scale)
 
 
 class AddEnds(nnx.Module):
@@ -58,21 +78,26 @@ class AddEnds(nnx.Module):
 
 
 class AddJoint(nnx.Module):
-    """Where one branch leaves the stream and comes back to it."""
+    """Where one branch leaves the stream and comes back to it.
 
-    def __init__(self, d_model: int, *, skip, branch_scale, post_norm, rngs: nnx.Rngs):
+    `read` hands two things on: the input of the branch, and whatever this joint's
+    `write` wants to find again (coefficients computed from the state, say). A joint may
+    also have `look(kept) -> {name: array}`: what a probe shows of it.
+    """
+
+    def __init__(self, post_norm: nnx.Module | None, *, skip, branch_scale):
+        self.post_norm = post_norm
         self.skip = skip
         self.branch_scale = branch_scale
-        self.post_norm = None if post_norm is None else post_norm(d_model, rngs=rngs)
 
-    def read(self, state: jax.Array, i: jax.Array) -> jax.Array:
+    def read(self, state: jax.Array, i: jax.Array):
         """Input of sub-layer `i` (counted through the whole model): [tokens, d_model]."""
         del i
-        return state
+        return state, None
 
-    def write(self, state: jax.Array, u: jax.Array, branch: jax.Array, i: jax.Array):
-        """The stream after sub-layer `i`. `u` is what `read` gave."""
-        del u, i
+    def write(self, state: jax.Array, branch: jax.Array, kept, i: jax.Array):
+        """The stream after sub-layer `i`."""
+        del kept, i
         # Factors of one are left out, not multiplied: the same bits either way, but
         # a shorter program for the common case.
         x = state if self.skip == 1.0 else self.skip * state

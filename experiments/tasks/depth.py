@@ -17,7 +17,8 @@ class Depth:
     of the residual stream (docs/run_directory.md). `steps` is ignored.
 
     any_depth: runs that differ in depth share one program, which takes the depth as an
-        input (`blocks.grown_stack`); false compiles one program per depth.
+        input (`blocks.grown_stack`); false compiles one program per depth, as do models
+        that cannot grow (patterns over layers, blocks with state).
     """
 
     traced = ()

@@ -29,7 +29,7 @@ EVERYWHERE = Placement(
 )
 
 # Of one layer's parameter, where the role leaves no choice.
-RANKS = dict(matrix=2, embedding=2, head=2, gain=1, bias=1, alpha=1, shift=1)
+RANKS = dict(matrix=2, embedding=2, head=2, bias=1, alpha=1, shift=1)
 
 
 def choices(group):
@@ -174,14 +174,15 @@ class Gain(nnx.Module):
     "metadata, got", [({}, "None"), ({"role": "Gain"}, "'Gain'"), ({"role": ""}, "''")]
 )
 def test_a_parameter_without_a_valid_role_is_refused_by_its_path(metadata, got):
-    def block(*, layer, rngs):
+    def block(*, layer, like, rngs):
         linear = functools.partial(Linear, layer=layer)
         branch = functools.partial(part("ffn", "mlp"), 4, 8, linear=linear)
         return Block(
             4,
-            {"ffn": (branch, functools.partial(Gain, **metadata))},
-            placement=Placement(),
+            {"ffn": (branch, functools.partial(Gain, **metadata), Placement())},
             residual=Add(),
+            layer=layer,
+            n_layers=2,
             rngs=rngs,
         )
 
@@ -199,17 +200,19 @@ def test_a_variable_that_is_not_trained_needs_no_role():
     assert layout_of(Averaging).specs == {}
 
 
-@pytest.mark.parametrize("ffn", choices("ffn"))
-@pytest.mark.parametrize("norm", choices("norm"))
+@pytest.mark.parametrize(
+    "norm, ffn",
+    [(norm, "mlp") for norm in choices("norm")]
+    + [("rmsnorm", ffn) for ffn in choices("ffn")],
+)
 def test_every_norm_and_ffn_has_valid_roles_at_every_site(norm, ffn):
-    with_biases = functools.partial(part("ffn", ffn), bias=True)
     layout = layout_of(
         lambda: part("model", "tiny")(
             vocab_size=11,
             embedding_scale_init=1.0,
             norm=part("norm", norm),
             attention=functools.partial(part("attention", "gqa"), bias=True),
-            ffn=with_biases,
+            ffn=part("ffn", ffn),
             residual=part("residual", "add"),
             placement=EVERYWHERE,
             init=part("init", "normal"),
@@ -225,7 +228,8 @@ def test_every_norm_and_ffn_has_valid_roles_at_every_site(norm, ffn):
         own = spec.shape[spec.n_stacked :]
         assert len(own) == RANKS.get(spec.role, len(own)), path
         if path.endswith("/kernel"):
-            assert spec.role == ("head" if path == "head/kernel" else "matrix")
+            head = path == "head/kernel"
+            assert spec.role in (("head",) if head else ("matrix", "router"))
         assert spec.size == np.prod(spec.shape)
 
 

@@ -33,10 +33,6 @@ EVERYWHERE = Placement(
 ROWS, D_MODEL = 4, 6
 
 
-def choices(group):
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
 def node(group, choice):
     return OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
 
@@ -134,8 +130,8 @@ def assert_equals_the_oracle(make, **settings):
     np.testing.assert_allclose(loss, wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("norm", choices("norm"))
-@pytest.mark.parametrize("placement", choices("placement"))
+@pytest.mark.parametrize("norm", ("layernorm", "rmsnorm", "dyt", "derf"))
+@pytest.mark.parametrize("placement", ("pre", "post", "peri"))
 def test_every_placement_and_norm_equals_the_oracle(float64, placement, norm):
     assert_equals_the_oracle(
         factory(norm=norm, placement=placement),

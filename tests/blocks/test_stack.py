@@ -29,7 +29,7 @@ SHAPE = (2, 5)  # sequences, tokens of each
 
 
 def make_block(
-    *, layer, rngs, norm=RMSNorm, ffn=MLP, init=None, placement=None, n_sublayers=1
+    *, layer, rngs, like=0, norm=RMSNorm, ffn=MLP, init=None, placement=None, n_sublayers=1
 ):
     linear = functools.partial(
         Linear, init=init or XavierGaussian(), layer=layer, n_sublayers=n_sublayers
@@ -37,14 +37,16 @@ def make_block(
     attention = functools.partial(
         GroupedQueryAttention, D_MODEL, 2, linear=linear, positions=Rope
     )
+    placed = placement or Placement(out_norm=True)
     return Block(
         D_MODEL,
         {
-            "attn": (attention, norm),
-            "ffn": (functools.partial(ffn, D_MODEL, 16, linear=linear), norm),
+            "attn": (attention, norm, placed),
+            "ffn": (functools.partial(ffn, D_MODEL, 16, linear=linear), norm, placed),
         },
-        placement=placement or Placement(out_norm=True),
         residual=Add(),
+        layer=layer,
+        n_layers=3,
         rngs=rngs,
     )
 
@@ -93,7 +95,8 @@ def in_a_loop(params, rest, x, **keywords):
             return {k.removeprefix("layers/"): v[i] for k, v in arrays.items()}
 
         block = layout.merge(own(params), own(rest))
-        x, _ = block(x, SHAPE, jnp.int32(i))
+        memory = block.first_memory(len(x), x.dtype)
+        x, _, _ = block(x, memory, SHAPE, jnp.int32(i))
         states.append(layout.split(block)[1])
     return x, states
 
@@ -199,8 +202,8 @@ def test_stacks_in_a_stack_count_two_axes():
     class Experts(nnx.Module):
         names = ("experts",)
 
-        def __init__(self, *, layer, rngs):
-            del layer
+        def __init__(self, *, layer, like, rngs):
+            del layer, like
             make = nnx.vmap(
                 lambda key: Linear(2, 3, use="hidden", rngs=nnx.Rngs(params=key))
             )

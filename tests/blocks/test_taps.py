@@ -109,7 +109,7 @@ def unrolled(layout, params, added):
     for i in range(N_LAYERS):
         block = nnx.merge(layers[0], jax.tree.map(lambda a, i=i: a[i], layers[1]))
         for j, name in enumerate(("attn", "ffn")):
-            branch = getattr(block, name)(x, shape)
+            branch, _ = getattr(block, name)(x, shape, None, i)
             x = x + branch + added[i][j]
             streams.append(x)
             branches.append(branch)
@@ -218,15 +218,15 @@ def test_taps_of_another_shape_are_refused(shape):
 class TwoStreams(nnx.Module):
     """A residual scheme with a pair of streams: branches go to the one or the other."""
 
-    def __init__(self, d_model, *, post_norm=None, rngs=None):
-        del d_model, post_norm, rngs
+    def __init__(self, d_model, *, site, post_norm=None, rngs=None):
+        del d_model, site, post_norm, rngs
 
     def read(self, state, i):
         del i
-        return state["a"] + state["b"]
+        return state["a"] + state["b"], None
 
-    def write(self, state, u, branch, i):
-        del u, i
+    def write(self, state, branch, kept, i):
+        del kept, i
         return {"a": state["a"] + branch, "b": 2 * state["b"]}
 
 
@@ -244,16 +244,18 @@ def test_a_state_of_several_streams_is_measured_over_all_of_them():
 
     block = Block(
         2,
-        {"only": (Double, RMSNorm)},
-        placement=Placement(in_norm=False),
+        {"only": (Double, RMSNorm, Placement(in_norm=False))},
         residual=Scheme,
+        layer=0,
+        n_layers=1,
         rngs=nnx.Rngs(0),
     )
     state = {"a": jnp.asarray([[1.0, 2.0]]), "b": jnp.asarray([[0.5, 0.0]])}
     # branch = 2 (a + b) = [3, 4]; a' = [4, 6], b' = [1, 0]
 
     def loss(tap):
-        out, measured = block(state, (1, 1), jnp.int32(0), tap)
+        memory = block.first_memory(1, jnp.float32)
+        out, _, measured = block(state, memory, (1, 1), jnp.int32(0), tap)
         return 3 * out["a"].sum() + 4 * out["b"].sum(), measured
 
     squared, measured = jax.grad(loss, has_aux=True)(jnp.zeros(1))

@@ -1,0 +1,20 @@
+"""Building a norm for the place where it sits."""
+
+import inspect
+from collections.abc import Callable
+
+from flax import nnx
+
+SITES = ("attn", "ffn", "both", "inner", "qk", "embedding", "final")
+
+
+def make_norm(norm: Callable, width: int, site: str, *, rngs: nnx.Rngs) -> nnx.Module:
+    """norm(width, rngs=rngs), with `site=site` for a norm that asks for it.
+
+    Initial values of some pointwise norms depend on the site; most norms do not, and
+    need not know of it.
+    """
+    if site not in SITES:
+        raise ValueError(f"site must be one of {', '.join(SITES)}, got {site!r}")
+    asks = "site" in inspect.signature(norm).parameters
+    return norm(width, **({"site": site} if asks else {}), rngs=rngs)

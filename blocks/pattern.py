@@ -1,0 +1,121 @@
+"""Layers that differ from the others: which they are, and what parts they have.
+
+Every part not given here stays the model's. A model with a pattern holds one stack of
+parameters per position of the pattern (see `blocks.stack`).
+"""
+
+import math
+from collections.abc import Callable
+
+PARTS = ("attention", "ffn", "placement", "attn_norm", "ffn_norm")
+
+
+class Pattern:
+    """Replaces parts in the layers that `chosen` names.
+
+    attention, ffn, attn_norm, ffn_norm: factories, as the model takes them.
+    placement: a `blocks.placement.Placement`.
+    """
+
+    def __init__(
+        self,
+        *,
+        attention: Callable | None = None,
+        ffn: Callable | None = None,
+        placement: Callable | None = None,
+        attn_norm: Callable | None = None,
+        ffn_norm: Callable | None = None,
+    ):
+        given = dict(
+            attention=attention,
+            ffn=ffn,
+            placement=placement,
+            attn_norm=attn_norm,
+            ffn_norm=ffn_norm,
+        )
+        self.parts = {name: part for name, part in given.items() if part is not None}
+
+    def chosen(self, layer: int, n_layers: int) -> bool:
+        """Whether block `layer` has the parts of the pattern."""
+        raise NotImplementedError
+
+    def at(self, layer: int, n_layers: int) -> dict:
+        """The parts that block `layer` has in place of the model's."""
+        return self.parts if self.chosen(layer, n_layers) else {}
+
+
+class EveryNth(Pattern):
+    """Layers every - 1, 2 * every - 1, ...: the last of each `every` layers.
+
+    Gemma 3: every=6, the others local. Llama 4: every=4 without rotary positions.
+    """
+
+    traced = ()
+
+    @staticmethod
+    def check(*, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+
+    def __init__(
+        self,
+        *,
+        every: int,
+        attention: Callable | None = None,
+        ffn: Callable | None = None,
+        placement: Callable | None = None,
+        attn_norm: Callable | None = None,
+        ffn_norm: Callable | None = None,
+    ):
+        super().__init__(
+            attention=attention,
+            ffn=ffn,
+            placement=placement,
+            attn_norm=attn_norm,
+            ffn_norm=ffn_norm,
+        )
+        self.every = every
+
+    def chosen(self, layer: int, n_layers: int) -> bool:
+        return layer % self.every == self.every - 1
+
+
+class First(Pattern):
+    """The first floor(fraction * n_layers) layers, and at least `at_least` of them.
+
+    DeepSeek-V3: at_least=3 dense feed-forwards before the mixtures. Mix-LN: Post-LN in
+    the first quarter.
+    """
+
+    traced = ()
+
+    @staticmethod
+    def check(*, fraction: float = 0.0, at_least: int = 1) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction must be from 0 to 1, got {fraction}")
+        if at_least < 0:
+            raise ValueError(f"at_least must not be negative, got {at_least}")
+
+    def __init__(
+        self,
+        *,
+        fraction: float = 0.0,
+        at_least: int = 1,
+        attention: Callable | None = None,
+        ffn: Callable | None = None,
+        placement: Callable | None = None,
+        attn_norm: Callable | None = None,
+        ffn_norm: Callable | None = None,
+    ):
+        super().__init__(
+            attention=attention,
+            ffn=ffn,
+            placement=placement,
+            attn_norm=attn_norm,
+            ffn_norm=ffn_norm,
+        )
+        self.fraction = fraction
+        self.at_least = at_least
+
+    def chosen(self, layer: int, n_layers: int) -> bool:
+        return layer < max(math.floor(self.fraction * n_layers), self.at_least)
