@@ -6,6 +6,7 @@ import sys
 
 COMMANDS = {
     "report": "figures, tables and one HTML page from a folder of runs",
+    "catalogue": "one HTML page of all parts, from what task=catalogue wrote",
 }
 
 
@@ -21,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
         return _refuse(f"unknown command {command!r}; {hint}")
-    return _report(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
+    return {"report": _report, "catalogue": _catalogue}[options.command](options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,7 +40,22 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exit 1 unless every run completed and every expectation was confirmed",
     )
+    catalogue = commands.add_parser("catalogue", help=COMMANDS["catalogue"])
+    catalogue.add_argument(
+        "directory", help="the folder of catalogue.json, outputs/catalogue"
+    )
     return parser
+
+
+def _catalogue(options: argparse.Namespace) -> int:
+    from analysis.catalogue import write_catalogue
+    from analysis.errors import AnalysisError
+
+    try:
+        print(write_catalogue(options.directory))
+    except AnalysisError as error:
+        return _refuse(str(error))
+    return 0
 
 
 def _report(options: argparse.Namespace) -> int:

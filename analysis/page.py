@@ -4,15 +4,17 @@ import base64
 from html import escape
 from pathlib import Path
 
+from analysis.decide import CONFIRMED, NOT_CONFIRMED
 from analysis.text import NOTHING, count, minus, number
 from analysis.variants import is_depth_family
-from analysis.verdicts import CONFIRMED, NOT_CONFIRMED
 from analysis.wording import (
     band_text,
     incidents,
     interval_text,
     law_text,
     measured_text,
+    profile_text,
+    ratio_text,
     state_text,
     states_line,
     verdict_line,
@@ -97,6 +99,8 @@ def _family(family: dict) -> list[str]:
         parts += ["<h3>Where training ended</h3>", _losses(family["losses"])]
     if family["laws"]:
         parts += ["<h3>Gradient against depth</h3>", _laws(family["laws"])]
+    if family["profiles"]:
+        parts += ["<h3>Gradient over the blocks</h3>", _profiles(family["profiles"])]
     return parts
 
 
@@ -147,7 +151,7 @@ def _laws(laws: list[dict]) -> str:
     for law in (law for law in laws if law["layer"] == "last"):
         head = (law["variant"], law["name"])
         if law["error"]:
-            rows.append((*head, law["error"], *[""] * 7, law["left_out"]))
+            rows.append((*head, law["error"], *[""] * 8, law["left_out"]))
             continue
         theory = law["theory"]
         has_theory = theory["shape"] != "none"
@@ -162,6 +166,7 @@ def _laws(laws: list[dict]) -> str:
                 minus(f"{theory['asymptote']:g}") if has_theory else NOTHING,
                 number(theory["s0_square"], 3),
                 number(theory["v"], 3),
+                ratio_text(law),
                 [theory["reason"], *law["left_out"]],
             )
         )
@@ -176,6 +181,7 @@ def _laws(laws: list[dict]) -> str:
         "theory, L → ∞",
         "s₀²",
         "v",
+        "s₀²/v of g⁻²",
         "remarks",
     )
     depths = sorted({d for law in laws for d in law["depths"]})
@@ -185,7 +191,29 @@ def _laws(laws: list[dict]) -> str:
         "half the 95 % Student-t interval; residuals are of ln g. Theory: "
         "C/√(s₀² + vL) with the measured s₀² and v where the stream grows that way (a "
         "power-law fit on a finite grid finds less than ½), constant where the stream "
-        "is constant. It assumes a normalizer that divides by the scale.</p>"
+        "is constant, and the mean field of a pointwise normalizer, which does not "
+        "divide by the scale. s₀²/v of g⁻²: the same ratio from the gradients alone, by "
+        "g⁻² = (s₀² + vL)/C² (jackknife over seeds).</p>"
+    )
+
+
+def _profiles(profiles: list[dict]) -> str:
+    rows = [
+        (
+            profile["variant"],
+            profile["depth"],
+            profile_text(profile),
+            profile["kind"],
+            number(profile["first_over_last"]["mean"], 3),
+            profile["exponent"]["n"],
+        )
+        for profile in profiles
+    ]
+    heads = ("variant", "depth", "slope over blocks", "law", "first / last", "seeds")
+    return _table(heads, rows) + (
+        '<p class="note">Of W1 in the deepest networks, from block 2 on: exponent of the '
+        "block number l, or rate per block where an exponential fits better. Theory of a "
+        "scale-free normalizer before the branch: 1/√(s₀² + vl).</p>"
     )
 
 

@@ -18,6 +18,9 @@ from analysis.load import Runs, load
 from analysis.page import render
 from analysis.plots import style
 from analysis.plots.depth import depth_figure
+from analysis.plots.forest import forest_figure
+from analysis.plots.growth import growth_figure
+from analysis.plots.heatmap import heatmap_figure
 from analysis.plots.loss import loss_figure
 from analysis.plots.profile import profile_figure
 from analysis.plots.stream import stream_figure
@@ -37,7 +40,9 @@ class Report:
 
 
 def write_report(directory: str | Path) -> Report:
-    """Writes `report/index.html`, `report/figures/*.png` and `report/summary.json`.
+    """Writes `report/index.html`, `report/figures/*` and `report/summary.json`.
+
+    Every figure is there as PNG, which the page shows, and as PDF for print.
 
     All of it appears at once: it is made in a hidden folder beside the old report and
     then takes its place.
@@ -81,18 +86,32 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
     done = runs.filter(state="completed").select("run_id")
     recorded = set(probes.join(done, on="run_id", how="semi")["quantity"])
     figures = {}
+    has_depths = is_depth_family(family) and _has_laws(runs)
     if is_depth_family(family):
         for quantity, layer in ((UP, "last"), (DOWN, "last"), (UP, "first")):
             if quantity in recorded:
                 name = f"depth_{_short(quantity)}_{layer}"
                 figures[name] = depth_figure(runs, probes, quantity, layer)
+        if has_depths and recorded & {UP, DOWN}:
+            figures["exponents"] = forest_figure(runs, probes)
     elif not metrics.drop_nulls("loss").is_empty():
         figures["loss"] = loss_figure(runs, metrics, "Loss while training")
     if UP in recorded:
         figures[f"profile_{_short(UP)}"] = profile_figure(runs, probes, UP)
     if STREAM in recorded:
         figures["stream"] = stream_figure(runs, probes)
+    if has_depths and UP in recorded:
+        figures[f"blocks_{_short(UP)}"] = heatmap_figure(runs, probes, UP)
+    if has_depths and STREAM in recorded:
+        figures["growth"] = growth_figure(runs, probes)
     return figures
+
+
+def _has_laws(runs: pl.DataFrame) -> bool:
+    """Whether some variant completed at two depths."""
+    done = runs.filter(state="completed").drop_nulls("n_layers")
+    depths = done.group_by("variant").agg(pl.col("n_layers").n_unique())
+    return bool((depths["n_layers"] > 1).any())
 
 
 def _write_figures(table: Runs, folder: Path) -> list[tuple[str, Path]]:

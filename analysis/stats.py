@@ -5,7 +5,7 @@ the mean over seeds, at the given level, under the usual normal approximation.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,3 +96,40 @@ def paired_difference(
     if not seeds:
         raise ValueError(f"no seed in common: {sorted(first)} against {sorted(second)}")
     return t_interval([second[s] - first[s] for s in seeds], level=level)
+
+
+def jackknife_interval(
+    rows: np.ndarray, estimate: Callable[[np.ndarray], float], level: float = 0.95
+) -> Interval:
+    """The estimate from all rows, with the t interval of the jackknife.
+
+        pseudo-value_i = n * estimate(all) - (n - 1) * estimate(all but row i)
+
+    For numbers that are not a mean over seeds (a ratio of fitted coefficients), where
+    an average of one estimate per seed would be biased. `mean` is the estimate itself;
+    an estimate that is infinite has no interval.
+
+    Args:
+        rows: one per seed, along the first axis.
+        estimate: rows -> number.
+
+    Raises:
+        ValueError: no rows, a level outside (0, 1).
+    """
+    n = len(rows)
+    if n == 0:
+        raise ValueError("expected at least one row, got none")
+    mean = float(estimate(rows))
+    without = [estimate(np.delete(rows, i, axis=0)) for i in range(n)] if n > 1 else []
+    if n == 1 or not np.isfinite([mean, *without]).all():
+        return Interval(mean, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, NOT_KNOWN, n)
+    pseudo = n * mean - (n - 1) * np.asarray(without)
+    half = t_interval(pseudo, level=level)
+    return Interval(
+        mean,
+        mean - half.half_width,
+        mean + half.half_width,
+        half.half_width,
+        half.sd,
+        n,
+    )

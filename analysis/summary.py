@@ -5,24 +5,29 @@ from dataclasses import asdict
 
 import polars as pl
 
+from analysis.decide import CONFIRMED
 from analysis.depths import (
     DOWN,
     UP,
     DepthSample,
     depth_sample,
     probe_values,
-    theory_for,
+    profile_lists,
 )
-from analysis.laws import linear_law, power_law
+from analysis.laws.linear import linear_law
+from analysis.laws.power import power_law
+from analysis.laws.profile import profile_law
 from analysis.load import Runs
 from analysis.losses import final_losses
 from analysis.states import state_counts
 from analysis.stats import Interval, paired_difference, t_interval
+from analysis.theory import Theory, theory_for
 from analysis.variants import is_depth_family
-from analysis.verdicts import CONFIRMED, evaluate
+from analysis.verdicts import evaluate
 
 # quantity, layer, short name; all in summary.json, the page shows the last blocks.
 LAWS = ((UP, "last", "W1 last"), (DOWN, "last", "W2 last"), (UP, "first", "W1 first"))
+FROM_BLOCK = 2  # of a profile
 BITS = 1 / math.log(2)
 
 
@@ -71,6 +76,7 @@ def _family(family: str, table: Runs) -> dict:
         "variants": [_variant(v, runs.filter(variant=v)) for v in variants],
         "losses": [] if is_depth else _losses(runs, table.metrics, variants),
         "laws": _laws(runs, table.probes, variants) if is_depth else [],
+        "profiles": _profiles(runs, table.probes, variants) if is_depth else [],
     }
 
 
@@ -152,6 +158,8 @@ def _law(sample: DepthSample, runs, probes, variant: str, layer: str) -> dict:
     law = power_law(sample.depths, sample.by_seed)
     theory = theory_for(runs, probes, variant, law) if layer == "last" else None
     s0_square = theory.s0_square if theory and theory.s0_square > 0 else 1.0
+    linear = linear_law(sample.depths, sample.by_seed, s0_square=s0_square)
+    is_growing = theory is not None and theory.shape == "growing"
     return {
         "error": None,
         "exponent": _interval(law.exponent),
@@ -162,11 +170,35 @@ def _law(sample: DepthSample, runs, probes, variant: str, layer: str) -> dict:
         "max_residual_power": law.max_residual_power,
         "max_residual_exponential": law.max_residual_exponential,
         "rate_per_block": _interval(law.rate),
-        "theory": asdict(theory) if theory else None,
-        "linear": asdict(
-            linear_law(sample.depths, sample.by_seed, s0_square=s0_square)
-        ),
+        "theory": _theory(theory) if theory else None,
+        "linear": asdict(linear)
+        | {
+            # Of g = C / sqrt(s0^2 + v L) only: elsewhere the two have no reason to meet.
+            "agrees_with_measured": linear.agrees_with(theory.s0_square, theory.v)
+            if is_growing and linear.ratio.has_interval
+            else None
+        },
     }
+
+
+def _theory(theory: Theory) -> dict:
+    names = ("shape", "exponent", "asymptote", "s0_square", "v", "reason")
+    return {name: getattr(theory, name) for name in names}
+
+
+def _profiles(runs: pl.DataFrame, probes: pl.DataFrame, variants: list[str]) -> list:
+    """The gradient over the blocks of the deepest networks of each variant."""
+    rows = []
+    for variant in variants:
+        own = runs.filter(variant=variant, state="completed")
+        depth = own["n_layers"].max()
+        lists = profile_lists(own, probes, UP, depth) if depth else {}
+        # Block 1 is left out: no power of l describes 1 / sqrt(s0^2 + v l) there.
+        if not lists or depth <= FROM_BLOCK:
+            continue
+        law = profile_law(lists, from_block=FROM_BLOCK)
+        rows.append({"variant": variant, "quantity": UP, "depth": depth} | asdict(law))
+    return rows
 
 
 def _interval(interval: Interval) -> dict:

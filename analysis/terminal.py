@@ -5,9 +5,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from analysis.decide import CONFIRMED, NOT_CONFIRMED
 from analysis.report import Report
 from analysis.text import NOTHING, minus
-from analysis.verdicts import CONFIRMED, NOT_CONFIRMED
 from analysis.wording import (
     band_text,
     incidents,

@@ -1,35 +1,24 @@
 """Compares what an experiment expected with what its runs measured."""
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
 import polars as pl
 
-from analysis.depths import depth_sample, probe_values
-from analysis.expectations import (
-    FITS,
-    VAL_LOSS,
-    Expectation,
-    expected_entries,
-    parse,
-    split_quantity,
-)
-from analysis.laws import slope_interval
+from analysis.decide import NOT_CONFIRMED, NOT_EVALUATED, verdict
+from analysis.expectations import VAL_LOSS, Expectation, expected_entries, parse
 from analysis.load import Runs
-from analysis.losses import final_losses
-from analysis.stats import Interval, t_interval
+from analysis.measure import is_finite, measure
 from analysis.variants import is_depth_family
-
-CONFIRMED = "confirmed"
-NOT_CONFIRMED = "not confirmed"
-TOO_FEW = "too few seeds"
-NOT_EVALUATED = "not evaluated"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An expectation, the runs it met (`label`), what they gave, and the verdict."""
+    """An expectation, the runs it met (`label`), what they gave, and the verdict.
+
+    `seeds_needed` is the number of seeds whose interval would be as narrow as the
+    tolerance; None if unknown.
+    """
 
     id: str
     label: str
@@ -42,21 +31,8 @@ class Outcome:
     half_width: float = math.nan
     n: int = 0
     verdict: str = NOT_EVALUATED
+    seeds_needed: int | None = None
     reason: str = ""
-
-
-def verdict(measured: Interval, expected: float, tolerance: float) -> str:
-    """Confirmed, not confirmed, or too few seeds to say.
-
-    An interval wider than the tolerance on either side of the mean cannot confirm;
-    it can still refute, where it does not touch expected +- tolerance at all.
-    """
-    is_wide = not measured.half_width <= tolerance  # also where there is none (NaN)
-    misses = abs(measured.mean - expected) > tolerance + measured.half_width
-    if is_wide:
-        return NOT_CONFIRMED if misses else TOO_FEW
-    is_near = abs(measured.mean - expected) <= tolerance
-    return CONFIRMED if is_near else NOT_CONFIRMED
 
 
 def evaluate(table: Runs) -> list[Outcome]:
@@ -75,40 +51,63 @@ def evaluate(table: Runs) -> list[Outcome]:
 
 
 def _evaluate(expectation: Expectation, table: Runs) -> list[Outcome]:
-    blank = asdict(expectation)
-    wanted = blank.pop("variant")
-    spelled = ", ".join(f"{key}={value}" for key, value in wanted.items())
-    base = Outcome(label=spelled or "all runs", **blank)
-    runs = _matching(table.runs, wanted)
+    spelled = ", ".join(f"{key}={value}" for key, value in expectation.variant.items())
+    base = Outcome(
+        id=expectation.id,
+        label=spelled or "all runs",
+        quantity=_said(expectation),
+        fit=expectation.fit,
+        expected=expectation.expected,
+        tolerance=expectation.tolerance,
+        source=expectation.source,
+    )
+    runs = _matching(table.runs, expectation.variant)
     # A depth law is not asked of runs that train, nor a loss of runs that do not.
     is_loss = expectation.quantity == VAL_LOSS
     of_kind = [is_depth_family(f) != is_loss for f in runs["family"]]
     runs = runs.filter(pl.Series(of_kind, dtype=pl.Boolean))
     if runs.is_empty():
         return [replace(base, reason="no such runs")]
-    outcomes = []
-    for family, variant in (
-        runs.select("family", "variant").unique(maintain_order=True).rows()
-    ):
-        members = runs.filter(
-            (pl.col("family") == family) & (pl.col("variant") == variant)
+    return [
+        _outcome(replace(base, label=variant), expectation, members, table)
+        for (_, variant), members in runs.group_by(
+            "family", "variant", maintain_order=True
         )
-        outcome = replace(base, label=variant)
-        try:
-            measured = _measure(expectation, members, table)
-        except ValueError as error:
-            outcomes.append(replace(outcome, reason=str(error)))
-            continue
-        outcomes.append(
-            replace(
-                outcome,
-                measured=measured.mean,
-                half_width=measured.half_width,
-                n=measured.n,
-                verdict=verdict(measured, base.expected, base.tolerance),
-            )
+    ]
+
+
+def _outcome(base: Outcome, expectation: Expectation, runs, table: Runs) -> Outcome:
+    try:
+        measured = measure(expectation, runs, table)
+    except ValueError as error:
+        return replace(base, reason=str(error))
+    if not is_finite(measured):
+        return replace(
+            base, measured=measured.mean, verdict=NOT_CONFIRMED, reason="does not grow"
         )
-    return outcomes
+    found = verdict(measured, base.expected, base.tolerance)
+    return replace(
+        base,
+        measured=measured.mean,
+        half_width=measured.half_width,
+        n=measured.n,
+        verdict=found.status,
+        seeds_needed=found.seeds_needed,
+    )
+
+
+def _said(expectation: Expectation) -> str:
+    """The quantity with what narrows it: `ffn/up/kernel all, L=96, from block 2`."""
+    parts = [expectation.quantity]
+    if expectation.against is not None:
+        parts.append(f"against {expectation.against}")
+    if expectation.depth is not None:
+        parts.append(f"L={expectation.depth}")
+    if expectation.depths is not None:
+        parts.append(f"L in {', '.join(map(str, expectation.depths))}")
+    if expectation.from_block > 1:
+        parts.append(f"from block {expectation.from_block}")
+    return ", ".join(parts)
 
 
 def _matching(runs: pl.DataFrame, wanted: dict) -> pl.DataFrame:
@@ -128,35 +127,7 @@ def _matching(runs: pl.DataFrame, wanted: dict) -> pl.DataFrame:
     return runs
 
 
-def _measure(expectation: Expectation, runs: pl.DataFrame, table: Runs) -> Interval:
-    if expectation.quantity == VAL_LOSS:
-        losses = final_losses(runs, table.metrics, VAL_LOSS)
-        if losses.is_empty():
-            raise ValueError("no completed run with a validation loss")
-        return t_interval(losses["value"].to_list())
-    quantity, layer = split_quantity(expectation.quantity)
-    names = set(table.probes["quantity"].unique())
-    if quantity not in names and f"grad_norm/{quantity}" in names:
-        quantity = f"grad_norm/{quantity}"
-    sample = depth_sample(probe_values(runs, table.probes, quantity, layer))
-    if not sample.points:
-        raise ValueError(f"no completed run recorded {quantity}")
-    if len(sample.depths) < 2:
-        raise ValueError(f"one depth only: {sample.depths[0]}")
-    if not sample.by_seed:
-        raise ValueError("no seed reached every depth")
-    x = FITS[expectation.fit](np.asarray(sample.depths, float))
-    return slope_interval(x, sample.by_seed)
-
-
 def _faulty(entry: dict, error: ValueError) -> Outcome:
-    return Outcome(
-        id=str(entry.get("id", "?")),
-        label="",
-        quantity=str(entry.get("quantity", "")),
-        fit=str(entry.get("fit", "")),
-        expected=math.nan,
-        tolerance=math.nan,
-        source=str(entry.get("source", "")),
-        reason=str(error),
-    )
+    blank = {"expected": math.nan, "tolerance": math.nan, "label": ""}
+    texts = {key: str(entry.get(key, "")) for key in ("quantity", "fit", "source")}
+    return Outcome(id=str(entry.get("id", "?")), reason=str(error), **blank, **texts)

@@ -2,6 +2,7 @@
 
 import math
 
+from analysis.decide import TOO_FEW
 from analysis.text import NOTHING, count, minus, with_interval
 
 
@@ -12,9 +13,13 @@ def states_line(summary: dict) -> str:
 
 
 def verdict_line(outcome: dict) -> str:
-    """The verdict with its reason, if it has one."""
-    reason = f": {outcome['reason']}" if outcome["reason"] else ""
-    return outcome["verdict"] + reason
+    """The verdict with its reason, if it has one: `too few seeds: about 21 needed`."""
+    if outcome["reason"]:
+        return f"{outcome['verdict']}: {outcome['reason']}"
+    if outcome["verdict"] != TOO_FEW:
+        return outcome["verdict"]
+    needed = outcome["seeds_needed"]
+    return f"{TOO_FEW}: about {needed} needed" if needed else TOO_FEW
 
 
 def measured_text(outcome: dict) -> str:
@@ -40,6 +45,24 @@ def law_text(law: dict) -> str:
     if law["kind"] != "exponential":
         return law["kind"]
     return f"exponential, {interval_text(law['rate_per_block'])} per block"
+
+
+def ratio_text(law: dict) -> str:
+    """`1.3 ± 0.3`: s0^2 / v as the gradient alone tells it, where it should."""
+    ratio, theory = law["linear"]["ratio"], law["theory"]
+    if theory is None or theory["shape"] != "growing":
+        return NOTHING
+    if not math.isfinite(ratio["mean"]):
+        return "does not grow"
+    return minus(with_interval(ratio["mean"], ratio["half_width"]))
+
+
+def profile_text(profile: dict) -> str:
+    """`−0.486 ± 0.010`, or the rate per block where that fits better."""
+    is_exponential = profile["kind"] == "exponential"
+    number = profile["rate"] if is_exponential else profile["exponent"]
+    text = minus(with_interval(number["mean"], number["half_width"]))
+    return f"{text} per block" if is_exponential else text
 
 
 def state_text(variant: dict) -> str:

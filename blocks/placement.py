@@ -14,11 +14,12 @@ class Placement:
     `inner_norm` sits inside F before its output projection (Sub-LN, NormFormer);
     `embedding_norm` follows the embedding; `final_norm` precedes the head, and is
     needed wherever the stream is not normalized by the last block already.
-    `parallel` makes attention and feed-forward one sub-layer: both read the same
-    normalized input and their sum is the branch (GPT-J, PaLM).
+    `post_norm` is the joint's: a residual scheme that is no plain sum says where it
+    puts it. `parallel` makes attention and feed-forward one sub-layer: both read the
+    same normalized input and their sum is the branch (GPT-J, PaLM).
 
-    A placement that depends on the sub-layer or the layer is a class with the same
-    attributes, `varies = True` and its own `at`.
+    A placement in which sub-layers or layers differ (blocks/placements) is a class with
+    the same attributes and its own `at`; `varies` is true where layers do.
     """
 
     varies = False
@@ -35,3 +36,8 @@ class Placement:
         """The placement of one sub-layer of block `layer`."""
         del site, layer, n_layers
         return self
+
+
+NONE = Placement(in_norm=False)
+PRE = Placement()
+POST = Placement(in_norm=False, post_norm=True)

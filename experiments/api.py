@@ -52,8 +52,10 @@ def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[
 def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Member]:
     """Runs configs that are not finished yet; returns all with their state.
 
-    Runs that differ only in traced numbers and seed share a compiled program and run
-    together. Ctrl-C and SIGTERM save every run under way and return by KeyboardInterrupt.
+    A config whose task makes no run (it lists or counts something) is answered first,
+    and has no member. Runs that differ only in traced numbers and seed share a compiled
+    program and run together. Ctrl-C and SIGTERM save every run under way and return by
+    KeyboardInterrupt.
 
     Raises:
         UserError: a config cannot be run. Nothing has been created then.
@@ -62,7 +64,13 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
         return []
     console = console or Console()
     set_up(configs[0].runtime.compilation_cache)
+    answered = [config for config in configs if not makes_run(config)]
+    configs = [config for config in configs if makes_run(config)]
     groups = plan(configs)
+    for config in answered:
+        config.task.build({}, "task").answer(config, console)
+    if not configs:
+        return []
     members = [m for g in groups for m in g.members]
     pending = sum(len(g.pending) for g in groups)
     line = f"{_count(len(members), 'run')}, {_count(len(groups), 'program')}"
@@ -90,9 +98,14 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     return members
 
 
+def makes_run(config: Config) -> bool:
+    """Whether the task works on runs; else it has `answer(config, console)`."""
+    return not hasattr(config.task.cls, "answer")
+
+
 def report(configs: Sequence[Config]) -> None:
     """Draws the report of every folder whose config asks for one, each in a process."""
-    wanted = {str(c.folder) for c in configs if c.runtime.report}
+    wanted = {str(c.folder) for c in configs if c.runtime.report and makes_run(c)}
     for folder in sorted(wanted):
         command = [sys.executable, "-m", "analysis", "report", folder]
         done = subprocess.run(command, check=False)

@@ -74,6 +74,7 @@ class Group:
             },
             "n_params": sum(spec.size for spec in specs.values()),
             "param_shapes": {path: list(spec.shape) for path, spec in specs.items()},
+            "mixes_tokens": program.mixing_tokens,
             "optimizer": {"groups": dict(by_group)},
         }
 

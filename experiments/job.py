@@ -16,11 +16,11 @@ from experiments.group import plan
 from experiments.members import Member
 
 
-def run_one(cfg: DictConfig) -> float:
+def run_one(cfg: DictConfig) -> float | None:
     """The task function: one composed config, run as a group of one.
 
     Returns:
-        What a search over configs minimizes.
+        What a search over configs minimizes; None for a task that makes no run.
 
     Raises:
         RunFailed: the run failed.
@@ -36,7 +36,7 @@ def run_one(cfg: DictConfig) -> float:
         raise
 
 
-def _run_one(cfg: DictConfig, *, report: bool) -> float:
+def _run_one(cfg: DictConfig, *, report: bool) -> float | None:
     hydra = HydraConfig.get()
     overrides = OmegaConf.to_container(hydra.overrides.task)  # as typed, `${..}` too
     with explained(overrides):
@@ -48,7 +48,10 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float:
         },
         overrides=overrides,
     )
-    (member,) = api.run([config])
+    members = api.run([config])
+    if not members:
+        return None
+    (member,) = members
     if report and member.state != "busy":
         api.report([config])
     if not member.is_done:
@@ -58,7 +61,7 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float:
 
 def check_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     """Refuses a sweep with an impossible job before anything is created."""
-    plan(_compose(loader, config, jobs))
+    plan([c for c in _compose(loader, config, jobs) if api.makes_run(c)])
 
 
 def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
@@ -67,17 +70,21 @@ def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
     by_run = {_key(m.config): m for m in api.run(configs)}
     returns = []
     for overrides, job in zip(jobs, configs, strict=True):
-        member = by_run[_key(job)]
-        failed = not member.is_done
         returned = JobReturn()
         returned.overrides = list(overrides)
         returned.cfg = job
+        returns.append(returned)
+        if not api.makes_run(job):
+            returned.working_dir = str(job.folder)
+            returned.status = JobStatus.COMPLETED
+            continue
+        member = by_run[_key(job)]
+        failed = not member.is_done
         returned.working_dir = str(member.directory.path)
         returned.status = JobStatus.FAILED if failed else JobStatus.COMPLETED
         returned.return_value = (
             RunFailed(_failure(member)) if failed else member.objective
         )
-        returns.append(returned)
     return returns
 
 

@@ -4,21 +4,28 @@ from typing import Any
 
 import numpy as np
 
-SITES = ("stream_grad_norm", "stream_mean_square", "branch_mean_square")
+BY_LAYER = ("grad_norm/", "state/")  # the others have layers and sub-layers
 
 
 def probe_rows(step: int, measured: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """One row per quantity: per layer, per site (layers times sub-layers) or scalar."""
+    """One row per quantity: per layer, per site (layers times sub-layers) or scalar.
+
+    A quantity that is a vector or a matrix at every site gives a row per entry,
+    `mixing/0/1` for the entry [0, 1] of `mixing`.
+    """
     rows = []
     for quantity in sorted(measured):
         value = np.asarray(measured[quantity])
-        axis = "site" if quantity in SITES else "layer" if value.ndim == 1 else "scalar"
-        rows.append(
-            {
-                "step": step,
-                "quantity": quantity,
-                "axis": axis,
-                "values": [float(v) for v in value.reshape(-1)],
-            }
-        )
+        n_axes = min(value.ndim, 1 if quantity.startswith(BY_LAYER) else 2)
+        axis = ("scalar", "layer", "site")[n_axes]
+        for entry in np.ndindex(value.shape[n_axes:]):
+            values = value[(..., *entry)].reshape(-1)
+            rows.append(
+                {
+                    "step": step,
+                    "quantity": "/".join([quantity, *map(str, entry)]),
+                    "axis": axis,
+                    "values": [float(v) for v in values],
+                }
+            )
     return rows

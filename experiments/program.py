@@ -83,6 +83,19 @@ class Program:
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
         self.places: dict[str, range] = model.blocks.places
+        # State that a probe shows: the load of experts, say.
+        self.shown_state: list[str] = [
+            path_name(path)
+            for path, variable in nnx.to_flat_state(self.layout.state)
+            if variable.get_metadata().get("probe", False)
+        ]
+        # Where tokens meet outside attention, as in a norm over the batch: such a
+        # causal model sees the future while it trains.
+        self.mixing_tokens: list[str] = sorted(
+            path_name(path)
+            for path, node in nnx.iter_graph(model)
+            if getattr(node, "mixes_tokens", False)
+        )
 
     def _layout_at(self, n_layers: int | None) -> Layout:
         """The model's parameters; at a depth, where depth is an input (else None).
@@ -235,6 +248,8 @@ class Program:
             squares[path] = jnp.sum(jnp.square(grad), axis=axes)
         probes = _quantities(measured, tap_squares, self.tap_shape[0])
         probes |= _gradient_norms(squares, self.places)
+        shown = {f"state/{path}": rest[path] for path in self.shown_state}
+        probes |= _in_layer_order(shown, self.places)
         return loss, rest, grads, probes
 
     def evaluate(self, state: State, seed, n_batches, data: dict) -> jax.Array:
@@ -312,21 +327,30 @@ def _quantities(measured, tap_squares, n_layers) -> dict:
 
 
 def _gradient_norms(squares: dict, places: dict[str, range] | None = None) -> dict:
-    """Gradient norms by short name, and the norm of them all.
+    """Gradient norms by short name, and the norm of them all."""
+    norms = {f"grad_norm/{path}": jnp.sqrt(square) for path, square in squares.items()}
+    total = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
+    return {"grad_norm/total": total, **_in_layer_order(norms, places)}
 
-    Where the stack has segments, what they hold of one parameter becomes one array
-    over all layers; a layer that does not have it is NaN.
+
+def _in_layer_order(values: dict, places: dict[str, range] | None) -> dict:
+    """`kind/path` -> `kind/short name`, all layers in one array.
+
+    Where the stack has segments, each holds some layers of a quantity; a layer that
+    does not have it is NaN.
     """
-    out = {"grad_norm/total": jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))}
-    for path, square in squares.items():
+    out = {}
+    for key, value in values.items():
+        kind, path = key.split("/", 1)
+        name = f"{kind}/{short_name(path)}"
         place = path.split("/")[1] if path.startswith("blocks/") else ""
-        name = f"grad_norm/{short_name(path)}"
         if place == "layers" or places is None or place not in places:
-            out[name] = jnp.sqrt(square)
+            out[name] = value
             continue
         n_layers = 1 + max(layers[-1] for layers in places.values())
-        whole = out.get(name, jnp.full((n_layers,), jnp.nan, square.dtype))
-        out[name] = whole.at[jnp.array(places[place])].set(jnp.sqrt(square))
+        whole = jnp.full((n_layers, *value.shape[1:]), jnp.nan, value.dtype)
+        whole = out.get(name, whole)
+        out[name] = whole.at[jnp.array(places[place])].set(value)
     return out
 
 

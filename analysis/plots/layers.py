@@ -1,13 +1,15 @@
 """What the figures over layers share: one line per variant and depth."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from analysis.plots import style
 from analysis.stats import geometric_interval
@@ -15,6 +17,7 @@ from analysis.text import count
 
 # Of many depths these many are drawn: the smallest, the largest and between.
 MAX_DEPTHS = 3
+PANELS_PER_ROW = 5
 DEPTH_WIDTHS = (2.4, 1.7, 1.0)
 
 
@@ -97,6 +100,86 @@ def draw_layers(
             )
         sizes.append(len(lists))
     return sizes
+
+
+def draw_panels(
+    figure: Figure,
+    rows: pl.DataFrame,
+    looks: dict[str, style.Look],
+    transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+) -> list[int]:
+    """Many variants: one small panel each, the others behind it in grey; the deepest
+    networks only.
+
+    Returns:
+        The number of seeds behind each line.
+    """
+    rows = rows.filter(pl.col("n_layers") == rows["n_layers"].max())
+    present = set(rows["variant"])
+    shown = [variant for variant in looks if variant in present]
+    columns = min(PANELS_PER_ROW, len(shown))
+    n_rows = math.ceil(len(shown) / columns)
+    panels = figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
+    backdrop = []
+    for _, depth, lists in _lines(rows, looks, depth_widths(rows)):
+        values = transform(np.asarray(lists, float))
+        x = np.arange(1, values.shape[1] + 1) * depth / values.shape[1]
+        backdrop.append((x, np.exp(np.log(values).mean(axis=0))))
+    sizes = []
+    for axes, variant in zip(panels.flat, shown, strict=False):
+        for x, line in backdrop:
+            axes.plot(x, line, color=style.GRID, lw=0.8, zorder=0)
+        own = {variant: looks[variant]}
+        sizes += draw_layers(axes, rows.filter(variant=variant), own, transform)
+        finish(axes, rows)
+        axes.set_title(
+            style.plain(style.shorten(variant, 24)),
+            loc="left",
+            fontsize=7.5,
+            color=style.INK,
+            pad=3,
+        )
+        axes.tick_params(labelsize=7, colors=style.INK)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for axes in list(panels.flat)[len(shown) :]:
+        axes.set_visible(False)
+    _few_ticks(panels.flat[0])
+    for axes in list(panels.flat)[max(0, len(shown) - columns) : len(shown)]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("block", fontsize=8, color=style.INK)
+    return sizes
+
+
+def _few_ticks(axes: Axes) -> None:
+    """A small panel has room for few numbers, and needs one of 1, 2, 5 in its range."""
+    low, high = axes.get_ylim()
+    room = max(1.0, math.sqrt(4 * low / high))
+    axes.set_ylim(low / room, high * room)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=4))
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def panels_figure(
+    rows: pl.DataFrame,
+    looks: dict[str, style.Look],
+    title: str,
+    y: str,
+    transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
+) -> Figure:
+    """The figure of `draw_panels`, with what is on its axes in title and caption."""
+    n_rows = math.ceil(rows["variant"].n_unique() / PANELS_PER_ROW)
+    figure = style.new_figure(9.2, 1.3 + 1.35 * n_rows)
+    sizes = draw_panels(figure, rows, looks, transform)
+    figure.suptitle(f"{title}: {y}", fontsize=11, color=style.INK)
+    deepest = rows["n_layers"].max()
+    style.caption(
+        figure,
+        f"{caption_text(sizes)} Networks of {deepest} blocks; grey: the other variants. "
+        "Block 1 is next to the input.",
+    )
+    return figure
 
 
 def depth_widths(rows: pl.DataFrame) -> dict[int, float]:

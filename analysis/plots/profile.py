@@ -14,7 +14,8 @@ def profile_figure(
 ) -> Figure:
     """||dloss/dW||_F of every block: geometric mean over seeds with a 95 % t band, one
     line per variant and (at most three) depths. Runs that were probed more than once
-    give two panels, at the first and at the last probed step.
+    give two panels, at the first and at the last probed step. Nine variants or more: a
+    small panel each, at the last probed step.
 
     Args:
         runs, probes: frames of one family.
@@ -26,6 +27,13 @@ def profile_figure(
     rows = layers.layer_rows(runs, probes, quantity)
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
     steps = _steps(rows)
+    name = quantity.removeprefix("grad_norm/")
+    head = title or f"Gradient of {name} over the blocks"
+    norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$"
+    if rows["variant"].n_unique() >= style.MANY:
+        part = rows.filter(pl.col("step") == steps[-1])
+        where = f"{head}, step {steps[-1]}" if len(steps) > 1 else head
+        return layers.panels_figure(part, looks, where, norm)
     figure = style.new_figure(4.6 + 3.9 * len(steps), layers.height_for(rows))
     panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
     sizes = []
@@ -33,12 +41,10 @@ def profile_figure(
         part = rows.filter(pl.col("step") == step)
         sizes += layers.draw_layers(axes, part, looks)
         layers.finish(axes, rows)
-        name = quantity.removeprefix("grad_norm/")
-        head = title or f"Gradient of {name} over the blocks"
         style.tidy(
             axes,
             x="block (1 is next to the input)",
-            y=r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if axes is panels[0] else "",
+            y=norm if axes is panels[0] else "",
             title=head if len(steps) == 1 else f"{head}, step {step}",
         )
     layers.legend(panels[-1], rows, looks)

@@ -23,6 +23,10 @@ def stream_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
     step = rows["step"].min()
     rows = rows.filter(pl.col("step") == step)
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
+    head = title or f"Residual stream over the blocks, step {step}"
+    name = "RMS of the residual stream"
+    if rows["variant"].n_unique() >= style.MANY:
+        return layers.panels_figure(rows, looks, head, name, np.sqrt)
     figure = style.new_figure(8.5, layers.height_for(rows))
     axes = figure.subplots()
     sizes = layers.draw_layers(axes, rows, looks, np.sqrt)
@@ -30,8 +34,8 @@ def stream_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
     style.tidy(
         axes,
         x="block (1 is next to the input)",
-        y="RMS of the residual stream",
-        title=title or f"Residual stream over the blocks, step {step}",
+        y=name,
+        title=head,
     )
     layers.legend(axes, rows, looks)
     style.caption(figure, layers.caption_text(sizes))

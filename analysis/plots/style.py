@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 DPI = 150
+# Widths of a figure [inch] in print: one column, and the whole page.
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.2
+# From so many variants on, one axes with all of them is a tangle.
+MANY = 9
 INK, MUTED, GRID = "#222222", "#666666", "#E4E4E4"
 
 # Okabe and Ito's palette with grey for its yellow, which does not show on white.
@@ -94,11 +99,20 @@ def caption(figure: Figure, text: str) -> None:
     )
 
 
+def shorten(text: str, limit: int = 34) -> str:
+    """The start of a label that would be wider than what it labels."""
+    return text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def plain(text: str) -> str:
     """Text that Matplotlib does not take for mathematics."""
     return text.replace("$", r"\$")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG at 150 dpi."""
-    figure.savefig(path, dpi=DPI, facecolor="white")
+    """Writes a PNG at 150 dpi, and beside it the same as PDF: vectors, fonts embedded."""
+    figure.savefig(path.with_suffix(".png"), dpi=DPI, facecolor="white")
+    # Type 42 keeps text as text; journals refuse type 3. No date: equal figures are
+    # equal files.
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})

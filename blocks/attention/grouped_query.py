@@ -1,12 +1,19 @@
 """Multi-head, grouped-query and multi-query softmax attention."""
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.attention.attend import IMPLEMENTATIONS, attend
+from blocks.attention.heads import check_heads, join_heads, split_heads
+from blocks.attention.weights import check_weights
 from blocks.linear import Linear
+from blocks.norms.at_site import make_norm
+
+QK_NORM_AT = ("head", "all_heads", "after_positions")
 
 
 class GroupedQueryAttention(nnx.Module):
@@ -14,30 +21,36 @@ class GroupedQueryAttention(nnx.Module):
 
         q, k, v = split into heads of (q(x), k(x), v(x))
         q, k    = positions(q_norm(q), k_norm(k))
-        y       = o(inner_norm(heads of softmax(q k^T / sqrt(d_head) [+ mask]) v))
+        y       = o(inner_norm(gate(x, heads of softmax(scale q k^T [+ mask]) v)))
 
     Query head j reads key/value head j // (n_heads / n_kv_heads): n_kv_heads =
-    n_heads is multi-head attention, 1 is multi-query. The mask of causal attention
-    lets token i see tokens 0 .. i of its own sequence.
+    n_heads is multi-head attention, 1 is multi-query. What a token sees, the soft-cap
+    and the sinks: `blocks.attention.weights`.
 
     Linear maps and the product with v are in the dtype of `x`. Scores and softmax are
     in float32, or the dtype of `x` where that is wider; weights are rounded to the
     dtype of `x` before they meet v.
 
+    Parameters (float32), role in brackets:
+        sinks  [n_heads]  init N(0, 0.02^2)  [sink]   if asked for
+        tau    [1]        init `tau_init`    [scale]  if given: replaces `scale`
+
     Sub-modules:
         q           Linear [d_model, n_heads * d_head]      use "query"
         k, v        Linear [d_model, n_kv_heads * d_head]   use "key", "value"
         o           Linear [n_heads * d_head, d_model]      use "output"
-        q_norm, k_norm  qk_norm(d_head), or None; each shared by its heads, before
-                    positions (Qwen3)
+        q_norm, k_norm  qk_norm(width), or None
         positions   positions(d_head), or None
+        gate        gate(d_model, n_heads, d_head), or None
         inner_norm  inner_norm(n_heads * d_head), or None
 
     Source: arXiv 1706.03762 section 3.2, arXiv 2305.13245; transformers 5.24.0
-    modeling_llama.py and modeling_qwen3.py.
+    modeling_llama.py, modeling_qwen3.py, modeling_olmo2.py, modeling_gemma2.py,
+    modeling_gpt_oss.py (sinks and their initial values), modeling_llama4.py; tau:
+    arXiv 2010.04245 equation 2.
     """
 
-    traced = ()
+    traced = ("tau_init",)
 
     @staticmethod
     def check(
@@ -47,25 +60,38 @@ class GroupedQueryAttention(nnx.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         causal: bool = True,
-        bias: bool = False,
+        window: int | None = None,
+        chunk: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        scale: float | None = None,
+        tau_init: float | None = None,
+        qk_norm_at: str = "head",
+        implementation: str = "auto",
     ) -> None:
-        """Raises ValueError for sizes that do not divide; None is not known yet."""
-        sizes = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
-        if n_heads is None:
-            return
-        if n_kv_heads is not None and n_heads % n_kv_heads:
+        """Raises ValueError for values that do not fit; None is not known yet."""
+        check_heads(d_model, n_heads, n_kv_heads, d_head)
+        check_weights(causal=causal, window=window, chunk=chunk, softcap=softcap)
+        for name, factor in (("scale", scale), ("tau_init", tau_init)):
+            if factor is not None and not (math.isfinite(factor) and factor > 0):
+                raise ValueError(f"{name} must be positive and finite, got {factor}")
+        if scale is not None and tau_init is not None:
             raise ValueError(
-                "n_heads must be a multiple of n_kv_heads, "
-                f"got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
+                "tau_init replaces scale: expected one of them, "
+                f"got scale={scale} and tau_init={tau_init}"
             )
-        if d_head is None and d_model is not None and d_model % n_heads:
-            raise ValueError(
-                "d_model must be a multiple of n_heads unless d_head is given, "
-                f"got d_model={d_model} and n_heads={n_heads}"
-            )
+        for name, choice, choices in (
+            ("qk_norm_at", qk_norm_at, QK_NORM_AT),
+            ("implementation", implementation, IMPLEMENTATIONS),
+        ):
+            if choice not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got {choice!r}"
+                )
+        lacks = {"chunk": chunk, "softcap": softcap, "sinks": sinks or None}
+        lacks = [name for name, value in lacks.items() if value is not None]
+        if implementation == "cudnn" and lacks:
+            raise ValueError(f"implementation cudnn: the kernel has no {lacks[0]}")
 
     def __init__(
         self,
@@ -75,10 +101,20 @@ class GroupedQueryAttention(nnx.Module):
         n_kv_heads: int | None = None,
         d_head: int | None = None,
         causal: bool = True,
+        window: int | None = None,
+        chunk: int | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        scale: float | None = None,
+        tau_init: float | None = None,
         positions: Callable | None = None,
         qk_norm: Callable | None = None,
+        qk_norm_at: str = "head",
+        gate: Callable | None = None,
         bias: bool = False,
+        output_bias: bool | None = None,
         inner_norm: Callable | None = None,
+        implementation: str = "auto",
         linear: Callable = Linear,
         rngs: nnx.Rngs,
     ):
@@ -88,34 +124,89 @@ class GroupedQueryAttention(nnx.Module):
             n_kv_heads: key/value heads; None is n_heads.
             d_head: width of a head; None is d_model // n_heads.
             causal: a token sees no later token.
+            window: a token sees this many tokens, itself the last of them.
+            chunk: a token sees its own chunk of this many tokens only.
+            softcap: scores stay within +- softcap.
+            sinks: each head learns a logit that draws weight away from all keys.
+            scale: factor on the scores; None is d_head**-0.5.
+            tau_init: initial value of a learned factor on the scores, the place of
+                `scale` when queries and keys are unit vectors; may be traced.
             positions: positions(d_head) maps (q, k) to (q, k), all
                 [batch, heads, seq, d_head].
-            qk_norm: qk_norm(d_head, rngs=rngs) makes a normalizer.
-            bias: all four linear maps learn an offset.
+            qk_norm: qk_norm(width, rngs=rngs) makes a normalizer.
+            qk_norm_at: "head": each head, before positions, gains shared by the heads
+                (Qwen3, Gemma 3); "all_heads": all heads of a token as one vector,
+                before positions (OLMo 2); "after_positions": each head (Llama 4).
+            gate: gate(d_model, n_heads, d_head, linear=..., rngs=...) makes a gate.
+            bias: q, k and v learn an offset.
+            output_bias: so does o; None is as `bias`.
             inner_norm: inner_norm(n_heads * d_head, rngs=rngs) makes a normalizer.
+            implementation: see `blocks.attention.attend`.
             linear: linear(d_in, d_out, use=..., bias=..., rngs=...) makes a map.
             rngs: gives the keys.
 
         Raises:
-            ValueError: heads do not divide.
+            ValueError: heads do not divide, or a keyword has no meaning.
         """
         self.check(
-            d_model=d_model, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head
+            d_model=d_model,
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            d_head=d_head,
+            causal=causal,
+            window=window,
+            chunk=chunk,
+            softcap=softcap,
+            sinks=sinks,
+            scale=scale,
+            tau_init=None if tau_init is None else 1.0,  # its value may be a tracer
+            qk_norm_at=qk_norm_at,
+            implementation=implementation,
         )
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         self.d_head = d_model // n_heads if d_head is None else d_head
-        self.causal = causal
+        self.scale = 1.0 if tau_init is not None else scale
+        self.causal, self.window, self.chunk = causal, window, chunk
+        self.softcap = softcap
+        self.implementation = implementation
+        self.qk_norm_at = qk_norm_at
         d_q, d_kv = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
 
         self.q = linear(d_model, d_q, use="query", bias=bias, rngs=rngs)
         self.k = linear(d_model, d_kv, use="key", bias=bias, rngs=rngs)
         self.v = linear(d_model, d_kv, use="value", bias=bias, rngs=rngs)
-        self.o = linear(d_q, d_model, use="output", bias=bias, rngs=rngs)
-        self.q_norm = None if qk_norm is None else qk_norm(self.d_head, rngs=rngs)
-        self.k_norm = None if qk_norm is None else qk_norm(self.d_head, rngs=rngs)
+        output_bias = bias if output_bias is None else output_bias
+        self.o = linear(d_q, d_model, use="output", bias=output_bias, rngs=rngs)
+        widths = (d_q, d_kv) if qk_norm_at == "all_heads" else (self.d_head,) * 2
+        self.q_norm, self.k_norm = (
+            None if qk_norm is None else make_norm(qk_norm, width, "qk", rngs=rngs)
+            for width in widths
+        )
         self.positions = None if positions is None else positions(self.d_head)
-        self.inner_norm = None if inner_norm is None else inner_norm(d_q, rngs=rngs)
+        self.gate = (
+            None
+            if gate is None
+            else gate(d_model, n_heads, self.d_head, linear=linear, rngs=rngs)
+        )
+        self.inner_norm = (
+            None
+            if inner_norm is None
+            else make_norm(inner_norm, d_q, "inner", rngs=rngs)
+        )
+        f32 = jnp.float32
+        self.tau = (
+            None
+            if tau_init is None
+            else nnx.Param(jnp.full((1,), tau_init, f32), role="scale")
+        )
+        self.sinks = (
+            nnx.Param(
+                0.02 * jax.random.normal(rngs.params(), (n_heads,), f32), role="sink"
+            )
+            if sinks
+            else None
+        )
 
     def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """Maps [batch * seq, d_model] to the same shape in the dtype of `x`.
@@ -127,59 +218,49 @@ class GroupedQueryAttention(nnx.Module):
         Raises:
             ValueError: `shape` does not account for the tokens of `x`.
         """
-        batch, seq = shape
-        if x.shape[0] != batch * seq:
-            raise ValueError(
-                f"expected batch * seq = {batch} * {seq} tokens, got shape {x.shape}"
-            )
-        q = self._heads(self.q(x), self.n_heads, shape)
-        k = self._heads(self.k(x), self.n_kv_heads, shape)
-        v = self._heads(self.v(x), self.n_kv_heads, shape)
-        if self.q_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        return self.output(x, *self.heads(x, shape))
+
+    def heads(
+        self, x: jax.Array, shape: tuple[int, int]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What meets in the attention: q, k, v [batch, heads, seq, d_head]."""
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.qk_norm_at == "all_heads":
+            q, k = self._normalized(q, k)
+        q, k, v = (split_heads(y, self.d_head, shape) for y in (q, k, v))
+        if self.qk_norm_at == "head":
+            q, k = self._normalized(q, k)
         if self.positions is not None:
             q, k = self.positions(q, k)
-        y = grouped_attention(q, k, v, causal=self.causal)
-        y = y.transpose(0, 2, 1, 3).reshape(batch * seq, self.n_heads * self.d_head)
+        if self.qk_norm_at == "after_positions":
+            q, k = self._normalized(q, k)
+        return q, k, v
+
+    def output(
+        self, x: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array
+    ) -> jax.Array:
+        """From heads to [tokens, d_model]; `x` are the tokens they came from."""
+        if self.tau is not None:
+            wide = jnp.promote_types(q.dtype, jnp.float32)
+            q = (self.tau[...].astype(wide) * q.astype(wide)).astype(q.dtype)
+        y = attend(
+            q,
+            k,
+            v,
+            causal=self.causal,
+            window=self.window,
+            chunk=self.chunk,
+            softcap=self.softcap,
+            sinks=None if self.sinks is None else self.sinks[...],
+            scale=self.scale,
+            implementation=self.implementation,
+        )
+        y = join_heads(y)
+        if self.gate is not None:
+            y = self.gate(x, y)
         if self.inner_norm is not None:
             y = self.inner_norm(y)
         return self.o(y)
 
-    def _heads(self, x: jax.Array, n_heads: int, shape: tuple[int, int]) -> jax.Array:
-        """[tokens, n_heads * d_head] -> [batch, n_heads, seq, d_head]."""
-        return x.reshape(*shape, n_heads, self.d_head).transpose(0, 2, 1, 3)
-
-
-def grouped_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool
-) -> jax.Array:
-    """Attends: q [batch, n_heads, seq, d_head], k and v with n_kv_heads.
-
-    Explicit [batch, head, token, feature] products: on CPU the einsum form of the
-    same thing (and jax.nn.dot_product_attention) is about a quarter slower.
-    """
-    batch, n_heads, seq, d_head = q.shape
-    n_kv_heads = k.shape[1]
-    # The queries of a group are stacked along the token axis, so that its keys and
-    # values enter one product as they are and are never repeated.
-    q = q.reshape(batch, n_kv_heads, -1, d_head)
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    scores = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=wide)
-    scores = scores.reshape(batch, n_heads, seq, seq) * d_head**-0.5
-    weights = attention_weights(scores, causal=causal).astype(v.dtype)
-    y = weights.reshape(batch, n_kv_heads, -1, seq) @ v
-    return y.reshape(batch, n_heads, seq, d_head)
-
-
-def attention_weights(scores: jax.Array, *, causal: bool) -> jax.Array:
-    """Softmax over the last axis of scores [..., seq, seq], float32 or wider.
-
-    A masked score is the most negative finite number: its weight and its gradient
-    are exactly zero, and no infinity enters a difference.
-    """
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-    if causal:
-        seq = scores.shape[-1]
-        seen = jnp.arange(seq)[:, None] >= jnp.arange(seq)
-        scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
-    return jax.nn.softmax(scores, axis=-1)
+    def _normalized(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (q, k) if self.q_norm is None else (self.q_norm(q), self.k_norm(k))

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.norms.alphas import ERF_PER_TANH, check_alpha_init, published_alpha
+from blocks.norms.statistics import widened
+
 
 class Derf(nnx.Module):
     """Passes every feature through an error function of learned slope and offset.
@@ -21,55 +24,76 @@ class Derf(nnx.Module):
 
     Parameters (float32, whatever the activation dtype), role in brackets:
         alpha  [1]        init `alpha_init`  [alpha]  slope at zero: 2 alpha / sqrt(pi)
-        shift  [1]        init `shift_init`  [shift]
+        shift  [1]        init `shift_init`  [shift]  absent with shift=False
         gain   [d_model]  init 1             [gain]
-        bias   [d_model]  init 0             [bias]
+        bias   [d_model]  init 0             [bias]   absent with bias=False
 
-    Source: arXiv 2512.10938 section 5, equation 10; zlab-princeton/Derf
-    ViT/dynamic_erf.py. 0.5 is the vision default; the paper's language models tuned
-    it separately for attention and the rest.
+    Language models: the paper's GPT-2 searched alpha_init in 0.5 to 4 before attention
+    and 0.1 to 1 elsewhere and does not print what won; its code begins with 1, and
+    has, as DyT, a learned factor on the embedding that starts at sqrt(d_model).
+    alpha_init="auto" is ours: the slopes published for DyT by width and site (see
+    `blocks.norms.alphas`) divided by 1.205.
+
+    Source: arXiv 2512.10938 section 5, equation 10, and appendix C;
+    zlab-princeton/Derf ViT/dynamic_erf.py. 0.5 is the vision default.
     Departure: the reference computes in the input dtype.
     """
 
     traced = ("alpha_init", "shift_init")
 
     @staticmethod
-    def check(*, alpha_init: float = 0.5, shift_init: float = 0.0) -> None:
+    def check(
+        *,
+        alpha_init: float | str = 0.5,
+        shift_init: float = 0.0,
+        shift: bool = True,
+        bias: bool = True,
+    ) -> None:
         """Raises ValueError for a slope not positive, or anything not finite."""
-        if not (math.isfinite(alpha_init) and alpha_init > 0):
-            raise ValueError(
-                f"alpha_init must be positive and finite, got {alpha_init}"
-            )
+        check_alpha_init(alpha_init)
         if not math.isfinite(shift_init):
             raise ValueError(f"shift_init must be finite, got {shift_init}")
+        if shift_init and not shift:
+            raise ValueError(f"shift_init must be 0 without a shift, got {shift_init}")
 
     def __init__(
         self,
         d_model: int,
         *,
-        alpha_init: float = 0.5,
+        alpha_init: float | str = 0.5,
         shift_init: float = 0.0,
+        shift: bool = True,
+        bias: bool = True,
+        site: str | None = None,
         rngs: nnx.Rngs,
     ):
         """Args:
         d_model: size of the last axis of the input.
-        alpha_init: initial slope; a number or a traced scalar.
-        shift_init: initial offset inside erf; likewise.
+        alpha_init: initial slope; a number, a traced scalar, or "auto".
+        shift_init: initial offset inside erf; a number or a traced scalar.
+        shift, bias: learn an offset inside erf, and one outside.
+        site: where the norm sits; "auto" needs it.
         rngs: unused (constant init); every normalizer takes it.
         """
         del rngs
+        if isinstance(alpha_init, str):
+            check_alpha_init(alpha_init)
+            alpha_init = published_alpha(d_model, site) / ERF_PER_TANH
         f32 = jnp.float32
         self.d_model = d_model
         self.alpha = nnx.Param(jnp.full((1,), alpha_init, f32), role="alpha")
-        self.shift = nnx.Param(jnp.full((1,), shift_init, f32), role="shift")
+        offset, zeros = jnp.full((1,), shift_init, f32), jnp.zeros((d_model,), f32)
+        self.shift = nnx.Param(offset, role="shift") if shift else None
         self.gain = nnx.Param(jnp.ones((d_model,), f32), role="gain")
-        self.bias = nnx.Param(jnp.zeros((d_model,), f32), role="bias")
+        self.bias = nnx.Param(zeros, role="bias") if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., d_model] to [..., d_model] in the dtype of `x`."""
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"expected last axis {self.d_model}, got shape {x.shape}")
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        z = self.alpha[...] * wide + self.shift[...]
-        y = self.gain[...] * jax.lax.erf(z) + self.bias[...]
+        wide = widened(x, self.d_model)
+        z = self.alpha[...] * wide
+        if self.shift is not None:
+            z = z + self.shift[...]
+        y = self.gain[...] * jax.lax.erf(z)
+        if self.bias is not None:
+            y = y + self.bias[...]
         return y.astype(x.dtype)

@@ -1,10 +1,11 @@
 """Dynamic tanh (DyT): a pointwise replacement for a normalization layer."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from blocks.norms.alphas import check_alpha_init, published_alpha
+from blocks.norms.statistics import widened
 
 
 class DyT(nnx.Module):
@@ -22,42 +23,55 @@ class DyT(nnx.Module):
     Parameters (float32, whatever the activation dtype), role in brackets:
         alpha  [1]        init `alpha_init`  [alpha]
         gain   [d_model]  init 1             [gain]
-        bias   [d_model]  init 0             [bias]
+        bias   [d_model]  init 0             [bias]   absent with bias=False
 
-    Source: arXiv 2503.10622 section 4; jiachenzhu/DyT dynamic_tanh.py. For language
-    models the paper tunes alpha_init by site and width (0.8 attention, 0.2 elsewhere
-    at width 4096) and scales the embedding by a learned scalar that starts at
-    sqrt(d_model).
+    Language models: alpha_init="auto" takes the paper's slopes by width and site (see
+    `blocks.norms.alphas`). The paper's LLaMA has no bias, and a learned factor on the
+    embedding that starts at sqrt(d_model): without it the first inputs are tiny.
+
+    Source: arXiv 2503.10622 section 4; jiachenzhu/DyT dynamic_tanh.py and
+    other_tasks/LLaMA.
     Departure: the reference computes in the input dtype.
     """
 
     traced = ("alpha_init",)
 
     @staticmethod
-    def check(*, alpha_init: float = 0.5) -> None:
+    def check(*, alpha_init: float | str = 0.5, bias: bool = True) -> None:
         """Raises ValueError for a slope that is not positive and finite."""
-        if not (math.isfinite(alpha_init) and alpha_init > 0):
-            raise ValueError(
-                f"alpha_init must be positive and finite, got {alpha_init}"
-            )
+        check_alpha_init(alpha_init)
 
-    def __init__(self, d_model: int, *, alpha_init: float = 0.5, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        alpha_init: float | str = 0.5,
+        bias: bool = True,
+        site: str | None = None,
+        rngs: nnx.Rngs,
+    ):
         """Args:
         d_model: size of the last axis of the input.
-        alpha_init: initial slope; a number or a traced scalar.
+        alpha_init: initial slope; a number, a traced scalar, or "auto".
+        bias: learns an offset.
+        site: where the norm sits; "auto" needs it.
         rngs: unused (constant init); every normalizer takes it.
         """
         del rngs
+        if isinstance(alpha_init, str):
+            check_alpha_init(alpha_init)
+            alpha_init = published_alpha(d_model, site)
         f32 = jnp.float32
         self.d_model = d_model
         self.alpha = nnx.Param(jnp.full((1,), alpha_init, f32), role="alpha")
         self.gain = nnx.Param(jnp.ones((d_model,), f32), role="gain")
-        self.bias = nnx.Param(jnp.zeros((d_model,), f32), role="bias")
+        zeros = jnp.zeros((d_model,), f32)
+        self.bias = nnx.Param(zeros, role="bias") if bias else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., d_model] to [..., d_model] in the dtype of `x`."""
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"expected last axis {self.d_model}, got shape {x.shape}")
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        y = self.gain[...] * jnp.tanh(self.alpha[...] * wide) + self.bias[...]
+        wide = widened(x, self.d_model)
+        y = self.gain[...] * jnp.tanh(self.alpha[...] * wide)
+        if self.bias is not None:
+            y = y + self.bias[...]
         return y.astype(x.dtype)

@@ -1,12 +1,10 @@
 """Layer normalization."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-SMALLEST_EPS = 1e-24  # eps**-1.5, met at a zero vector, must stay a float32
+from blocks.norms.statistics import centred_and_scaled, check_eps, widened
 
 
 class LayerNorm(nnx.Module):
@@ -36,8 +34,7 @@ class LayerNorm(nnx.Module):
     @staticmethod
     def check(*, eps: float = 1e-5, bias: bool = True, gain: bool = True) -> None:
         """Raises ValueError for an eps that cannot protect the root."""
-        if not (math.isfinite(eps) and eps >= SMALLEST_EPS):
-            raise ValueError(f"eps must be finite and >= {SMALLEST_EPS}, got {eps}")
+        check_eps(eps)
 
     def __init__(
         self,
@@ -68,12 +65,7 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., d_model] to [..., d_model] in the dtype of `x`."""
-        if x.shape[-1] != self.d_model:
-            raise ValueError(f"expected last axis {self.d_model}, got shape {x.shape}")
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.eps)
+        y = centred_and_scaled(widened(x, self.d_model), self.eps)
         if self.gain is not None:
             y = self.gain[...] * y
         if self.bias is not None:

@@ -1,29 +1,47 @@
 """Attention over one sequence in float64 NumPy: one head, one query at a time.
 
 x is [seq, d_model]; a linear map is (kernel [d_in, d_out], bias [d_out] or None).
+Norms are functions of [..., width]; positions are functions of one head [seq, d_head].
 """
+
+import functools
 
 import numpy as np
 
 from blocks.oracle.ffn import linear
+from blocks.oracle.positions import rope
 
 
-def rope(x, *, base):
-    """Rotates a head x [seq, d_head]; feature i goes with i + d_head / 2."""
-    half = x.shape[-1] // 2
-    y = np.empty_like(x)
-    for position in range(len(x)):
-        for i in range(half):
-            angle = position / base ** (2 * i / x.shape[-1])
-            a, b = x[position, i], x[position, i + half]
-            y[position, i] = a * np.cos(angle) - b * np.sin(angle)
-            y[position, i + half] = b * np.cos(angle) + a * np.sin(angle)
-    return y
+def softmax(x, sink=None):
+    """Over x, and over a sink beside it that is then dropped."""
+    logits = x if sink is None else np.append(x, sink)
+    weights = np.exp(logits - logits.max())
+    return (weights / weights.sum())[: len(x)]
 
 
-def softmax(x):
-    weights = np.exp(x - x.max())
-    return weights / weights.sum()
+def visible_keys(i, seq, *, causal, window=None, chunk=None):
+    """The keys that query i sees."""
+    return [
+        j
+        for j in range(seq)
+        if (not causal or j <= i)
+        and (window is None or i - window < j <= i)
+        and (chunk is None or i // chunk == j // chunk)
+    ]
+
+
+def one_head(
+    query, key, value, *, scale, sink=None, softcap=None, causal=True, **visible
+):
+    """query, key [seq, d_head], value [seq, d_value] -> [seq, d_value]."""
+    out = np.zeros_like(value)
+    for i in range(len(query)):
+        keys = visible_keys(i, len(key), causal=causal, **visible)
+        scores = scale * key[keys] @ query[i]
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        out[i] = softmax(scores, sink) @ value[keys]
+    return out
 
 
 def attention(
@@ -36,33 +54,117 @@ def attention(
     n_heads,
     n_kv_heads=None,
     causal=True,
+    window=None,
+    chunk=None,
+    softcap=None,
+    sinks=None,
+    scale=None,
+    tau=None,
     rope_base=None,
+    q_positions=None,
+    k_positions=None,
     q_norm=None,
     k_norm=None,
+    v_norm=None,
+    qk_norm_at="head",
+    gate=None,
     inner_norm=None,
 ):
-    """Grouped-query attention; q_norm, k_norm and inner_norm are functions or None."""
+    """Grouped-query attention.
+
+    `rope_base` is short for two plain rotations; `gate` is the map behind the sigmoid,
+    to one number per head or to one per feature.
+    """
     n_kv_heads = n_kv_heads or n_heads
     d_head = q[0].shape[1] // n_heads
+    if rope_base is not None:
+        q_positions = k_positions = functools.partial(rope, base=rope_base)
+    if scale is None:
+        scale = 1 / np.sqrt(d_head)
+    if tau is not None:
+        scale = float(tau[0])
     queries, keys, values = linear(x, *q), linear(x, *k), linear(x, *v)
+    if qk_norm_at == "all_heads" and q_norm is not None:
+        queries, keys = q_norm(queries), k_norm(keys)
+
+    def prepared(head, norm, positions):
+        if qk_norm_at == "head" and norm is not None:
+            head = norm(head)
+        if positions is not None:
+            head = positions(head)
+        if qk_norm_at == "after_positions" and norm is not None:
+            head = norm(head)
+        return head
+
     heads = []
     for head in range(n_heads):
         kv_head = head * n_kv_heads // n_heads
         mine = slice(head * d_head, (head + 1) * d_head)
         shared = slice(kv_head * d_head, (kv_head + 1) * d_head)
-        query, key, value = queries[:, mine], keys[:, shared], values[:, shared]
-        if q_norm is not None:
-            query = q_norm(query)
-        if k_norm is not None:
-            key = k_norm(key)
-        if rope_base is not None:
-            query, key = rope(query, base=rope_base), rope(key, base=rope_base)
-        out = np.empty_like(query)
-        for i in range(len(x)):
-            last = i + 1 if causal else len(x)
-            scores = key[:last] @ query[i] / np.sqrt(d_head)
-            out[i] = softmax(scores) @ value[:last]
-        heads.append(out)
+        heads.append(
+            one_head(
+                prepared(queries[:, mine], q_norm, q_positions),
+                prepared(keys[:, shared], k_norm, k_positions),
+                values[:, shared] if v_norm is None else v_norm(values[:, shared]),
+                scale=scale,
+                sink=None if sinks is None else sinks[head],
+                softcap=softcap,
+                causal=causal,
+                window=window,
+                chunk=chunk,
+            )
+        )
+    y = np.stack(heads, axis=1)  # [seq, n_heads, d_head]
+    if gate is not None:
+        gates = 1 / (1 + np.exp(-linear(x, *gate)))
+        y = y * gates.reshape(len(x), n_heads, -1)
+    y = y.reshape(len(x), -1)
+    if inner_norm is not None:
+        y = inner_norm(y)
+    return linear(y, *o)
+
+
+def latent_attention(
+    x,
+    *,
+    kv_down,
+    k_rope,
+    k_up,
+    v_up,
+    o,
+    kv_norm,
+    n_heads,
+    d_rope,
+    q=None,
+    q_down=None,
+    q_up=None,
+    q_norm=None,
+    causal=True,
+    window=None,
+    scale=None,
+    positions=None,
+    inner_norm=None,
+):
+    """Multi-head latent attention, with `q` or with `q_down`, `q_norm` and `q_up`."""
+    d_head = k_up[0].shape[1] // n_heads
+    d_value = v_up[0].shape[1] // n_heads
+    if scale is None:
+        scale = 1 / np.sqrt(d_head + d_rope)
+    if positions is None:
+        positions = np.array
+    queries = linear(x, *q) if q else linear(q_norm(linear(x, *q_down)), *q_up)
+    latent = kv_norm(linear(x, *kv_down))
+    shared_key = positions(linear(x, *k_rope))
+    heads = []
+    for head in range(n_heads):
+        query = queries.reshape(len(x), n_heads, -1)[:, head]
+        query = np.concatenate([query[:, :d_head], positions(query[:, d_head:])], 1)
+        key = linear(latent, *k_up)[:, head * d_head : (head + 1) * d_head]
+        key = np.concatenate([key, shared_key], axis=1)
+        value = linear(latent, *v_up)[:, head * d_value : (head + 1) * d_value]
+        heads.append(
+            one_head(query, key, value, scale=scale, causal=causal, window=window)
+        )
     y = np.concatenate(heads, axis=-1)
     if inner_norm is not None:
         y = inner_norm(y)

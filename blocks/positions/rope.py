@@ -7,47 +7,89 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blocks.positions.scaling import Interpolation, Llama3, Yarn
+
+LAYOUTS = ("half", "interleaved")
+
 
 class Rope(nnx.Module):
     """Rotates pairs of features by an angle proportional to the position.
 
-        angle[p, i] = p * base**(-2 i / d_head)      i = 0 .. d_head / 2 - 1
-        y[i]              = x[i] cos - x[i + d_head / 2] sin
-        y[i + d_head / 2] = x[i + d_head / 2] cos + x[i] sin
+        angle[p, i] = p * scaling(base**(-2 i / d_rotary))    i = 0 .. d_rotary / 2 - 1
+        y[a] = x[a] cos - x[b] sin
+        y[b] = x[b] cos + x[a] sin
 
-    Positions p are 0 .. seq - 1, angles in radians. Feature i is paired with
-    i + d_head / 2 (Llama, GPT-NeoX: "rotate half"), not with its neighbour, so
-    weights of the interleaved layout need their features permuted. The product of a
-    rotated query and a rotated key depends on the difference of positions only.
+    Positions p are 0 .. seq - 1, angles in radians. The pair (a, b) of angle i is
+    (i, i + d_rotary / 2) in the layout "half" (Llama, GPT-NeoX: "rotate half") and
+    (2 i, 2 i + 1) in "interleaved" (the paper; Llama 4, DeepSeek): weights of one
+    need their features permuted for the other. Only the first d_rotary = fraction *
+    d_head features turn. The product of a rotated query and a rotated key depends on
+    the difference of positions only.
 
     Angles, cosines and sines are taken in float64 on the host; they and the rotation
     are float32, or the dtype of the input where that is wider, and the result is
     rounded to the dtype of the input once. No parameters.
 
-    Source: arXiv 2104.09864 section 3.4.2; transformers 5.24.0 modeling_llama.py.
+    Source: arXiv 2104.09864 section 3.4.2; transformers 5.24.0 modeling_llama.py,
+    modeling_llama4.py, modeling_qwen3_next.py (a fraction of 0.25).
     """
 
     traced = ()
 
     @staticmethod
-    def check(*, base: float = 10000.0) -> None:
+    def check(
+        *, base: float = 10000.0, layout: str = "half", fraction: float = 1.0
+    ) -> None:
         """Raises ValueError for a base that gives no decreasing frequencies."""
         if not (math.isfinite(base) and base > 1):
             raise ValueError(f"base must be finite and above 1, got {base}")
+        if layout not in LAYOUTS:
+            raise ValueError(
+                f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
+            )
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
 
-    def __init__(self, d_head: int, *, base: float = 10000.0):
+    def __init__(
+        self,
+        d_head: int,
+        *,
+        base: float = 10000.0,
+        layout: str = "half",
+        fraction: float = 1.0,
+        scaling: Interpolation | Llama3 | Yarn | None = None,
+    ):
         """Args:
             d_head: width of a head, even.
             base: 2 pi * base bounds the longest period, in tokens.
+            layout: which features are a pair, one of `LAYOUTS`.
+            fraction: the part of a head that turns.
+            scaling: slower frequencies, one of `blocks.positions.scaling`.
 
         Raises:
-            ValueError: `d_head` is odd, or `base` is not above 1.
+            ValueError: an odd number of features would turn, or `base` is not above 1.
         """
-        self.check(base=base)
+        self.check(base=base, layout=layout, fraction=fraction)
         if d_head < 2 or d_head % 2:
             raise ValueError(f"d_head must be even and positive, got {d_head}")
         self.d_head = d_head
+        self.d_rotary = int(d_head * fraction)
+        if self.d_rotary < 2 or self.d_rotary % 2:
+            raise ValueError(
+                "fraction of d_head must be an even number of features, got "
+                f"{fraction} of {d_head}"
+            )
         self.base = base
+        self.layout = layout
+        self.scaling = scaling
+
+    def frequencies(self) -> np.ndarray:
+        """Radians per token of each pair [d_rotary / 2], float64."""
+        half = self.d_rotary // 2
+        frequency = float(self.base) ** (-np.arange(half) / half)
+        if self.scaling is None:
+            return frequency
+        return self.scaling(frequency, base=float(self.base))
 
     def __call__(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Rotates queries and keys [batch, heads, seq, d_head], each in its dtype.
@@ -59,11 +101,23 @@ class Rope(nnx.Module):
     def _rotate(self, x: jax.Array) -> jax.Array:
         if x.shape[-1] != self.d_head:
             raise ValueError(f"expected last axis {self.d_head}, got shape {x.shape}")
-        half = self.d_head // 2
-        frequency = float(self.base) ** (-np.arange(half) / half)
-        angle = np.arange(x.shape[-2])[:, None] * frequency  # [seq, d_head / 2]
+        angle = np.arange(x.shape[-2])[:, None] * self.frequencies()  # [seq, pairs]
+        magnitude = 1.0 if self.scaling is None else self.scaling.magnitude
         wide = jnp.promote_types(x.dtype, jnp.float32)
-        cos, sin = jnp.asarray(np.cos(angle), wide), jnp.asarray(np.sin(angle), wide)
-        first, second = x[..., :half].astype(wide), x[..., half:].astype(wide)
+        cos = jnp.asarray(magnitude * np.cos(angle), wide)
+        sin = jnp.asarray(magnitude * np.sin(angle), wide)
+        turning, still = x[..., : self.d_rotary], x[..., self.d_rotary :]
+        first, second = (part.astype(wide) for part in self._pairs(turning))
         y = [first * cos - second * sin, second * cos + first * sin]
-        return jnp.concatenate(y, axis=-1).astype(x.dtype)
+        if self.layout == "half":
+            y = jnp.concatenate(y, axis=-1)
+        else:
+            y = jnp.stack(y, axis=-1).reshape(turning.shape)
+        y = y.astype(x.dtype)
+        return y if not still.shape[-1] else jnp.concatenate([y, still], axis=-1)
+
+    def _pairs(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if self.layout == "half":
+            half = self.d_rotary // 2
+            return x[..., :half], x[..., half:]
+        return x[..., ::2], x[..., 1::2]

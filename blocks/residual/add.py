@@ -7,6 +7,7 @@ import jax
 from flax import nnx
 
 from blocks.norms.at_site import make_norm
+from blocks.residual.factor import Factor, weighted_sum
 from blocks.site import Site
 
 
@@ -20,7 +21,8 @@ class Add:
     A residual scheme offers four things: `make_ends` (open: embedding -> state, and
     close: state -> stream), `make_joint` once per sub-layer (read: state -> input of the
     branch; write: state and branch -> state), `init_factor` (what it asks of the initial
-    values of linear maps) and `check`.
+    values of linear maps) and `check`. A scheme that differs from this one in its
+    factors only is a subclass with its own `factors`.
     """
 
     traced = ()
@@ -34,6 +36,11 @@ class Add:
     def __init__(self, *, skip: float = 1.0, branch_scale: float = 1.0):
         self.skip = skip
         self.branch_scale = branch_scale
+
+    def factors(self, d_model: int, site: Site) -> tuple[Factor, Factor]:
+        """skip and branch_scale of one joint, as `blocks.residual.factor` has them."""
+        del d_model, site
+        return self.skip, self.branch_scale
 
     def init_factor(self, use: str, site: Site) -> float:
         """What the initial kernel of a linear map is multiplied by."""
@@ -59,12 +66,21 @@ class Add:
         post_norm: Callable | None = None,
         rngs: nnx.Rngs,
     ) -> "AddJoint":
-        norm = (
-            None
-            if post_norm is None
-            else make_norm(post_norm, d_model, site.name, rngs=rngs)
-        )
-        return AddJoint(norm, skip=self.skip, branch_scale=self.branch_scale)
+        """Args:
+        d_model: width of the stream.
+        site: which sub-layer this is.
+        post_norm: factory of the norm after the sum, or None.
+        """
+        skip, branch_scale = self.factors(d_model, site)
+        norm = norm_or_none(post_norm, d_model, site, rngs)
+        return AddJoint(norm, skip=skip, branch_scale=branch_scale)
+
+
+def norm_or_none(
+    norm: Callable | None, d_model: int, site: Site, rngs: nnx.Rngs
+) -> nnx.Module | None:
+    """The norm of a joint, where the placement has one."""
+    return None if norm is None else make_norm(norm, d_model, site.name, rngs=rngs)
 
 
 class AddEnds(nnx.Module):
@@ -85,7 +101,9 @@ class AddJoint(nnx.Module):
     also have `look(kept) -> {name: array}`: what a probe shows of it.
     """
 
-    def __init__(self, post_norm: nnx.Module | None, *, skip, branch_scale):
+    def __init__(
+        self, post_norm: nnx.Module | None, *, skip: Factor, branch_scale: Factor
+    ):
         self.post_norm = post_norm
         self.skip = skip
         self.branch_scale = branch_scale
@@ -98,9 +116,5 @@ class AddJoint(nnx.Module):
     def write(self, state: jax.Array, branch: jax.Array, kept, i: jax.Array):
         """The stream after sub-layer `i`."""
         del kept, i
-        # Factors of one are left out, not multiplied: the same bits either way, but
-        # a shorter program for the common case.
-        x = state if self.skip == 1.0 else self.skip * state
-        b = branch if self.branch_scale == 1.0 else self.branch_scale * branch
-        y = x + b
+        y = weighted_sum(self.skip, state, self.branch_scale, branch)
         return y if self.post_norm is None else self.post_norm(y)

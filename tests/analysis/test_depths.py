@@ -1,8 +1,6 @@
-import numpy as np
 import pytest
 
-from analysis.depths import DOWN, UP, depth_sample, probe_values, theory_for
-from analysis.laws import finite_grid_exponent, power_law
+from analysis.depths import DOWN, UP, depth_sample, probe_values, profile_lists
 from analysis.load import load
 
 DEPTHS = (6, 24, 96)
@@ -41,7 +39,7 @@ def test_first_and_last_layer_of_the_first_step(tmp_path, make_run):
     for layer, value in (("first", 3.0), ("last", 1.0)):
         got = probe_values(table.runs, table.probes, UP, layer)
         assert got["value"].to_list() == [value]
-    with pytest.raises(ValueError, match="one of first, last, got 'middle'"):
+    with pytest.raises(ValueError, match="one of first, last or a number"):
         probe_values(table.runs, table.probes, UP, "middle")
     assert probe_values(table.runs, table.probes, DOWN).is_empty()
 
@@ -83,64 +81,30 @@ def test_a_depth_that_few_seeds_reached_is_not_on_the_grid(tmp_path, make_run):
     assert sample.left_out == ("depths 96: fewer than half of the seeds",)
 
 
-def theory_of(table):
-    sample = sample_of(table)
-    (variant,) = set(table.runs["variant"])
-    law = power_law(sample.depths, sample.by_seed)
-    return theory_for(table.runs, table.probes, variant, law)
+def test_a_layer_may_be_counted_and_one_that_is_not_there_is_null(tmp_path, make_run):
+    table = write(
+        tmp_path / "x",
+        make_run,
+        lambda depth, _: rows(**{UP: [float(b + 1) for b in range(depth)]}),
+        depths=(2, 3),
+        seeds=(0,),
+    )
+    got = probe_values(table.runs, table.probes, UP, 3).sort("n_layers")
+    assert got["value"].to_list() == [None, 3.0]
 
 
-@pytest.mark.parametrize(
-    "name, stream, gain, shape",
-    [
-        ("pre", lambda n: 0.5 + 2 * n, lambda n: 2.0, "growing"),
-        # GPT-2's initialisation: the stream hardly grows, yet it follows s0^2 + v L.
-        ("small", lambda n: 0.5 + 0.001 * n, lambda n: 0.001, "growing"),
-        ("post", lambda n: 1.0, lambda n: 1.0, "flat"),
-        ("deepnorm", lambda n: 1.0, lambda n: 3 / n, "none"),
-        ("no norm", lambda n: 2.0 ** (n / 4), lambda n: 1.0, "none"),
-    ],
-)
-def test_theory_is_chosen_by_the_stream_not_by_the_gradient(
-    tmp_path, make_run, name, stream, gain, shape
-):
+def test_profiles_are_those_of_one_depth_and_of_complete_lists(tmp_path, make_run):
     def probes(depth, seed):
-        return rows(
-            **{UP: [1.0]},  # the gradient is the same constant in every case
-            stream_mean_square=[0.7, stream(depth)],
-            input_mean_square=[0.5],
-            branch_gain=[gain(depth)],
-        )
+        return rows(**{UP: [1.0 + seed, None if seed == 1 else 2.0]})
 
-    theory = theory_of(write(tmp_path / "x", make_run, probes))
-    assert theory.shape == shape
-    if shape == "growing":
-        v = gain(1)
-        assert (theory.s0_square, theory.v, theory.asymptote) == (0.5, v, -0.5)
-        assert theory.exponent == finite_grid_exponent(DEPTHS, v / 0.5)
-        ratio = theory.relative([6])[0] / theory.relative([96])[0]
-        np.testing.assert_allclose(ratio, ((0.5 + 96 * v) / (0.5 + 6 * v)) ** 0.5)
-    elif shape == "flat":
-        assert theory.exponent == 0
-    else:
-        assert np.isnan(theory.exponent)
-        assert theory.reason
+    table = write(tmp_path / "x", make_run, probes, depths=(2, 4))
+    got = profile_lists(table.runs, table.probes, UP, 2)
+    assert got == {0: (1.0, 2.0), 2: (3.0, 2.0)}
+    assert profile_lists(table.runs, table.probes, UP, 3) == {}
 
 
-@pytest.mark.parametrize("power, shape", [(-0.4, "growing"), (-0.05, "flat")])
-def test_without_the_stream_the_fitted_exponent_decides_and_that_is_said(
-    tmp_path, make_run, power, shape
-):
-    def probes(depth, seed):
-        return rows(**{UP: [depth**power]}, input_mean_square=[1.0], branch_gain=[1.0])
-
-    theory = theory_of(write(tmp_path / "x", make_run, probes))
-    assert theory.shape == shape
-    assert "stream was not recorded" in theory.reason
-
-
-def test_without_s0_and_v_there_is_no_theory(tmp_path, make_run):
-    table = write(tmp_path / "x", make_run, lambda d, s: rows(**{UP: [1.0]}))
-    theory = theory_of(table)
-    assert theory.shape == "none"
-    assert "not recorded" in theory.reason
+def test_numbers_below_zero_count_where_no_logarithm_is_taken(tmp_path, make_run):
+    table = write(tmp_path / "x", make_run, lambda d, s: rows(loss=[-1.0 * d]))
+    values = probe_values(table.runs, table.probes, "loss")
+    assert depth_sample(values).points == ()
+    assert depth_sample(values, is_positive=False).by_seed[0] == (-6, -24, -96)

@@ -4,17 +4,17 @@ import math
 import polars as pl
 import pytest
 
-from analysis.expectations import expected_entries, parse
-from analysis.load import load
-from analysis.stats import Interval
-from analysis.verdicts import (
+from analysis.decide import (
     CONFIRMED,
     NOT_CONFIRMED,
     NOT_EVALUATED,
     TOO_FEW,
-    evaluate,
     verdict,
 )
+from analysis.expectations import expected_entries, parse
+from analysis.load import load
+from analysis.stats import Interval
+from analysis.verdicts import evaluate
 
 ENTRY = {
     "id": "A1",
@@ -43,7 +43,7 @@ ENTRY = {
 )
 def test_verdict(mean, half_width, expected):
     interval = Interval(mean, mean, mean, half_width, math.nan, 3)
-    assert verdict(interval, -0.475, 0.02) == expected
+    assert verdict(interval, -0.475, 0.02).status == expected
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,25 @@ def test_verdict(mean, half_width, expected):
         ({"tolerance": 0}, "tolerance must be positive"),
         ({"expected": "-0.5"}, "expected must be a number, got '-0.5'"),
         ({"expected": True}, "must be a number, got True"),
-        ({"fit": "linear"}, "one of power, exponential, sqrt, got 'linear'"),
-        ({"quantity": "ffn/up/kernel"}, "must end in first or last"),
+        ({"fit": "cubic"}, "one of power, exponential, sqrt, .*, got 'cubic'"),
+        ({"quantity": "ffn/up/kernel middle"}, "must end in first, last, all"),
+        ({"quantity": "ffn/up/kernel 0"}, "must end in first, last, all"),
         ({"quantity": "val_loss"}, "must be one of mean, got 'power'"),
+        ({"quantity": "ffn/up/kernel all"}, "needs a depth"),
+        ({"quantity": "ffn/up/kernel all", "fit": "constant"}, "over all layers"),
+        ({"fit": "mean"}, "needs a depth"),
+        ({"fit": "ratio"}, "needs depths"),
+        ({"fit": "sqrt", "against": "total"}, "needs fit power or linear"),
+        ({"depth": 0}, "depth must be a whole number from 1, got 0"),
+        ({"depths": [6]}, "at least two depths, got .6."),
         ({"variant": "pre"}, "variant must be a mapping, got 'pre'"),
         ({"tolerence": 0.1}, "has .'tolerence'"),
     ],
 )
 def test_faulty_entry_is_refused_with_its_name(change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"entry A1: .*{message}"):
         parse(ENTRY | change)
-    with pytest.raises(ValueError, match="entry A1 lacks .'fit'"):
+    with pytest.raises(ValueError, match="entry A1: lacks .'fit'"):
         parse({key: value for key, value in ENTRY.items() if key != "fit"})
 
 
@@ -175,3 +183,111 @@ def test_expected_that_is_no_list_is_one_row_that_says_so(tmp_path, make_run, en
     (outcome,) = evaluate(load(tmp_path / "x"))
     assert outcome.verdict == NOT_EVALUATED
     assert "must be a list of mappings" in outcome.reason
+
+
+def rows(**quantities):
+    return [
+        {"step": 0, "quantity": q, "axis": "layer", "values": v}
+        for q, v in quantities.items()
+    ]
+
+
+@pytest.fixture
+def exact(tmp_path, make_run):
+    """Networks without noise: seed s scales everything by 1 + s / 1000."""
+
+    def make(*entries):
+        for depth in (4, 8, 16):
+            block = range(1, depth + 1)
+            for seed in range(3):
+                scale = 1 + seed / 1000
+                probes = rows(
+                    up=[scale * 2.0 * b**-0.5 for b in block],
+                    grows=[math.exp(0.25 * b) for b in block],
+                    square=[scale * (3 + 0.5 * b) for b in block],
+                    inverse=[scale * (3 + 0.5 * b) ** -0.5 for b in block],
+                    total=[-float(depth)],
+                    flat=[scale * (1.5 + (depth == 8) / 100)],
+                )
+                make_run(
+                    tmp_path / "x",
+                    task="depth",
+                    model="M",
+                    n_layers=depth,
+                    seed=seed,
+                    probes=probes,
+                    tags={"expected": list(entries)},
+                )
+        return load(tmp_path / "x")
+
+    return make
+
+
+# quantity, fit, other keys, the number by hand
+@pytest.mark.parametrize(
+    "quantity, fit, more, expected",
+    [
+        ("up last", "power", {}, -0.5),
+        ("up 2", "power", {}, 0.0),
+        ("up all", "power", {"depth": 16}, -0.5),
+        ("up all", "power", {"depth": 16, "from_block": 4}, -0.5),
+        ("grows all", "exponential", {"depth": 8}, 0.25),
+        ("grows last", "exponential", {}, 0.25),
+        ("grows last", "exponential", {"depths": [4, 16]}, 0.25),
+        ("square last", "linear", {}, 0.5005),  # mean scale 1.001
+        ("square all", "linear", {"depth": 8}, 0.5005),
+        ("total", "linear", {}, -1.0),
+        ("inverse last", "inverse_square", {}, 6.0),
+        ("up last", "ratio", {"depths": [4, 16]}, 0.5),
+        ("up all", "ratio", {"depth": 16}, 4.0),
+        ("up first", "mean", {"depth": 8}, 2.002),
+        ("up first", "constant", {}, 2.002),
+        ("inverse last", "power", {"against": "square last"}, -0.5),
+        ("total", "linear", {"against": "square last"}, -1.998),  # -2 / mean scale
+    ],
+)
+def test_every_fit_measures_its_number(exact, quantity, fit, more, expected):
+    entry = {
+        "id": "E",
+        "variant": {},
+        "quantity": quantity,
+        "fit": fit,
+        "expected": expected,
+        "tolerance": 0.02,
+        **more,
+    }
+    (outcome,) = evaluate(exact(entry))
+    assert outcome.reason == ""
+    assert abs(outcome.measured - expected) < 2e-5
+    assert outcome.n == 3
+    assert outcome.verdict == CONFIRMED
+    assert outcome.seeds_needed >= 2
+
+
+def test_a_constant_is_judged_at_its_worst_depth(exact):
+    entry = ENTRY | {"variant": {}, "quantity": "flat", "fit": "constant"}
+    (outcome,) = evaluate(exact(entry | {"expected": 1.5, "tolerance": 0.005}))
+    assert abs(outcome.measured - 1.51 * 1.001) < 1e-9
+    assert outcome.verdict == NOT_CONFIRMED
+
+
+def test_what_does_not_grow_has_no_s0_over_v(exact):
+    entry = ENTRY | {"variant": {}, "quantity": "square last", "fit": "inverse_square"}
+    (outcome,) = evaluate(exact(entry))
+    assert (outcome.verdict, outcome.reason) == (NOT_CONFIRMED, "does not grow")
+
+
+def test_layers_are_asked_for_where_there_are_several(exact):
+    entry = ENTRY | {"variant": {}, "quantity": "up"}
+    (outcome,) = evaluate(exact(entry))
+    assert outcome.verdict == NOT_EVALUATED
+    assert "'up' has layers" in outcome.reason
+    missing = ENTRY | {"variant": {}, "quantity": "up all", "depth": 5}
+    (outcome,) = evaluate(exact(missing))[1:]
+    assert "no completed run of depth 5" in outcome.reason
+
+
+def test_too_few_seeds_says_how_many_would_do(table):
+    (outcome,) = evaluate(table(ENTRY, sigma=0.3))
+    assert outcome.verdict == TOO_FEW
+    assert outcome.seeds_needed > 4

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.laws import finite_grid_exponent, linear_law, power_law, slope_interval
+from analysis.laws.linear import linear_law
+from analysis.laws.power import finite_grid_exponent, power_law, slope_interval
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "depth_laws_runs.csv"
 DEPTHS = (6, 12, 24, 48, 96, 192, 384)
@@ -142,15 +143,45 @@ def test_one_seed_gives_a_slope_without_an_interval():
     assert math.isnan(law.exponent.half_width)
 
 
-def test_interval_covers_the_true_exponent_in_95_of_100_simulations():
-    rng = np.random.default_rng(1)
-    truth, hits = -0.5, 0
-    for noise in np.exp(0.09 * rng.standard_normal((500, 5, 7))):
-        values = dict(enumerate(np.array(DEPTHS) ** truth * noise))
-        interval = power_law(DEPTHS, values).exponent
-        hits += interval.low <= truth <= interval.high
-    # Binomial SD over 500 draws is 0.0097; this is three of them.
-    assert abs(hits / 500 - 0.95) < 0.03
+# Published for 400 synthetic experiments on these depths, scatter 0.09 and p = -0.5:
+# coverage, half-width and SD of the estimate.
+@pytest.mark.parametrize(
+    "seeds, coverage, half_width, sd",
+    [
+        (3, 0.932, 0.0506, 0.0137),
+        (5, 0.965, 0.0290, 0.0109),
+        (8, 0.960, 0.0196, 0.0087),
+        (16, 0.932, 0.0128, 0.0065),
+        (32, 0.963, 0.0087, 0.0042),
+    ],
+)
+def test_interval_has_the_published_coverage_and_width(seeds, coverage, half_width, sd):
+    rng = np.random.default_rng(seeds)
+    found = []
+    for noise in np.exp(0.09 * rng.standard_normal((400, seeds, 7))):
+        values = dict(enumerate(np.array(DEPTHS) ** -0.5 * noise))
+        found.append(slope_interval(np.log(DEPTHS), values))
+    hits = np.mean([i.low <= -0.5 <= i.high for i in found])
+    # Binomial SD over 400 draws is 0.011, in theirs and in ours.
+    assert abs(hits - 0.95) < 0.033
+    assert abs(hits - coverage) < 0.047
+    # An SD from n seeds scatters by 1 / sqrt(2 (n - 1)) of itself; means of 400, theirs
+    # and ours, differ by sqrt(2 / 400) of that: three of those.
+    spread = 3 * math.sqrt(2 / 400 / (2 * (seeds - 1)))
+    widths = [interval.half_width for interval in found]
+    np.testing.assert_allclose(np.mean(widths), half_width, rtol=spread)
+    # SD of an SD over 400 draws: 3.5 %, in theirs and in ours.
+    np.testing.assert_allclose(np.std([i.mean for i in found]), sd, rtol=0.15)
+
+
+def test_interval_of_s0_over_v_covers_it():
+    rng, hits = np.random.default_rng(0), 0
+    for noise in np.exp(0.08 * rng.standard_normal((200, 8, 7))):
+        values = dict(enumerate(noise / np.sqrt(1 + np.array(DEPTHS))))
+        ratio = linear_law(DEPTHS, values).ratio
+        hits += ratio.low <= 1 <= ratio.high
+    # Binomial SD over 200 draws is 0.015.
+    assert abs(hits / 200 - 0.95) < 0.046
 
 
 def test_linear_law_recovers_its_constants_exactly():

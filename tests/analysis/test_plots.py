@@ -10,6 +10,9 @@ from analysis.depths import DOWN, UP
 from analysis.load import load
 from analysis.plots import style
 from analysis.plots.depth import depth_figure
+from analysis.plots.forest import forest_figure
+from analysis.plots.growth import growth_figure
+from analysis.plots.heatmap import heatmap_figure
 from analysis.plots.layers import shown_depths
 from analysis.plots.loss import loss_figure
 from analysis.plots.profile import profile_figure
@@ -58,7 +61,7 @@ def assert_readable(figure):
 
 
 def caption(figure):
-    return " ".join(figure.texts[0].get_text().split())
+    return " ".join(figure.texts[-1].get_text().split())
 
 
 @pytest.fixture
@@ -193,15 +196,114 @@ def test_depth_figure_says_exponent_interval_and_n(laws):
     assert "theory 0.000" in post
 
 
-def test_depth_figures_of_many_variants_are_readable(tmp_path, make_depth_runs):
+def test_figures_of_many_variants_are_readable(tmp_path, make_depth_runs):
     norms = [f"norm_{i}" for i in range(6)]
-    make_depth_runs(tmp_path / "x", seeds=1, depths=(6, 12, 24, 48), norms=norms)
+    make_depth_runs(tmp_path / "x", seeds=1, depths=(6, 24), norms=norms)
     table = load(tmp_path / "x")
-    for draw in (depth_figure, profile_figure, stream_figure):
+    names = {f"norm_{i} · {place}" for i in range(6) for place in ("pre", "post")}
+    for draw in (depth_figure, growth_figure):
         figure = draw(table.runs, table.probes)
         assert_readable(figure)
         labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
-        assert sum("norm_" in label for label in labels) == 12
+        assert names <= {label.split(":")[0] for label in labels}
+    for draw in (profile_figure, stream_figure, heatmap_figure):
+        figure = draw(table.runs, table.probes)
+        assert_readable(figure)
+        titles = {axes.get_title(loc="left") for axes in figure.axes}
+        assert names <= titles
+    figure = forest_figure(table.runs, table.probes)
+    assert_readable(figure)
+    assert {t.get_text() for t in figure.axes[0].get_yticklabels()} == names
+
+
+def test_thirty_five_variants_still_fit(tmp_path, make_run, make_depth_probes):
+    for i in range(35):
+        for depth in (6, 12):
+            make_run(
+                tmp_path / "x",
+                task="depth",
+                model="M",
+                norm=f"a_norm_with_a_long_name_{i}",
+                n_layers=depth,
+                probes=make_depth_probes(depth, i),
+            )
+    table = load(tmp_path / "x")
+    for draw in (depth_figure, forest_figure):
+        assert_readable(draw(table.runs, table.probes))
+    figure = heatmap_figure(table.runs, table.probes)
+    assert len([a for a in figure.axes if a.get_title(loc="left")]) == 12
+    assert "12 of 35 variants" in caption(figure)
+
+
+def test_guides_have_the_slopes_they_are_named_for(laws):
+    axes = depth_figure(laws.runs, laws.probes).axes[0]
+    names = {text.get_text() for text in axes.texts}
+    guides = [line for line in axes.lines if len(line.get_xdata()) == 2]
+    assert len(guides) == len(names)
+    slopes = {}
+    for line in guides:
+        (x0, x1), (y0, y1) = line.get_data()
+        slopes[round(math.log(y1 / y0) / math.log(x1 / x0), 6)] = line
+    assert {0.0, -0.5} <= set(slopes)
+    assert {"$L^{0}$", "$L^{-1/2}$"} <= names
+
+
+def test_forest_shows_the_exponents_and_their_theory(laws):
+    figure = forest_figure(laws.runs, laws.probes)
+    assert_readable(figure)
+    axes = figure.axes[0]
+    rows = [t.get_text() for t in axes.get_yticklabels()]
+    assert rows == ["pre", "post"]  # the smallest exponent on top
+    bars = [c for c in axes.containers if isinstance(c, ErrorbarContainer)]
+    assert len(bars) == 4  # W1 and W2 of both
+    diamonds = [line for line in axes.lines if line.get_marker() == "D"]
+    # -1/2 ln(1 + L) on 6..48 has slope -0.466.
+    got = [line.get_xdata()[0] for line in diamonds]
+    np.testing.assert_allclose(got, [-0.466, 0], atol=0.005)
+    numbers = [t.get_text() for t in axes.texts]
+    assert numbers[0].startswith("\N{MINUS SIGN}0.4")
+
+
+def test_growth_draws_lemma_2_and_the_measured_line(laws):
+    figure = growth_figure(laws.runs, laws.probes)
+    assert_readable(figure)
+    axes = figure.axes[0]
+    band = axes.collections[0].get_paths()[0].vertices
+    # s0^2 (1 + 3/2 L) at L = 48; s0^2 is measured: 1 +- 2 %.
+    assert abs(band[:, 1].max() / 73 - 1) < 0.03
+    assert abs(band[:, 1].min() / 4 - 1) < 0.03
+    labels = [t.get_text() for t in axes.get_legend().get_texts()]
+    assert labels[-2:] == ["$s_0^2 + vL$", "Lemma 2, Pre-LN"]
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == 100]
+    np.testing.assert_allclose(line.get_ydata()[-1], 49, rtol=0.05)
+
+
+def test_heatmap_has_the_geometric_mean_of_every_block(tmp_path, make_run):
+    for seed, scale in enumerate((1.0, 4.0)):
+        for depth in (2, 3):
+            probe = {"step": 0, "quantity": UP, "axis": "layer"}
+            probe["values"] = [scale * (b + 1) for b in range(depth)]
+            make_run(
+                tmp_path / "x", task="depth", n_layers=depth, seed=seed, probes=[probe]
+            )
+    table = load(tmp_path / "x")
+    figure = heatmap_figure(table.runs, table.probes)
+    assert_readable(figure)
+    meshes = figure.axes[0].collections
+    cells = [mesh.get_array().ravel().tolist() for mesh in meshes]
+    np.testing.assert_allclose(cells[0], [2, 4])
+    np.testing.assert_allclose(cells[1], [2, 4, 6])
+
+
+def test_saved_figure_is_a_picture_and_vectors(laws, tmp_path):
+    figure = growth_figure(laws.runs, laws.probes)
+    style.save(figure, tmp_path / "a.png")
+    first = (tmp_path / "a.pdf").read_bytes()
+    assert first.startswith(b"%PDF")
+    assert b"/Type3" not in first
+    assert b"/CIDFontType2" in first
+    style.save(growth_figure(laws.runs, laws.probes), tmp_path / "b.png")
+    assert (tmp_path / "b.pdf").read_bytes() == first
 
 
 def test_depth_figure_of_one_depth_has_points_and_no_law(tmp_path, make_depth_runs):
@@ -281,6 +383,11 @@ def test_figures_without_data_are_refused(tmp_path, make_run):
     for draw in (profile_figure, stream_figure):
         with pytest.raises(ValueError, match="no run recorded"):
             draw(table.runs, table.probes)
+    for draw in (growth_figure, heatmap_figure):
+        with pytest.raises(ValueError, match="no completed run recorded"):
+            draw(table.runs, table.probes)
+    with pytest.raises(ValueError, match="at two depths"):
+        forest_figure(table.runs, table.probes)
 
 
 def test_many_depths_are_thinned_to_the_ends_and_the_middle():

@@ -3,7 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from analysis.stats import geometric_interval, paired_difference, t_interval
+from analysis.stats import (
+    geometric_interval,
+    jackknife_interval,
+    paired_difference,
+    t_interval,
+)
 
 
 def test_half_width_is_that_of_the_t_table():
@@ -60,3 +65,22 @@ def test_refuses_what_has_no_mean():
         paired_difference({0: 1.0}, {1: 1.0})
     with pytest.raises(ValueError, match="level"):
         t_interval([1.0, 2.0], level=95)
+
+
+def test_jackknife_of_a_mean_is_the_t_interval():
+    # Pseudo-values of a mean are the values themselves.
+    values = np.array([1.0, 4.0, 9.0, 16.0])
+    got, want = jackknife_interval(values, np.mean), t_interval(values)
+    np.testing.assert_allclose(
+        [got.mean, got.low, got.high, got.sd], [want.mean, want.low, want.high, want.sd]
+    )
+    assert got.n == 4
+
+
+def test_jackknife_without_an_interval():
+    assert not jackknife_interval(np.array([3.0]), np.mean).has_interval
+    infinite = jackknife_interval(np.array([1.0, 2.0]), lambda _: np.inf)
+    assert infinite.mean == np.inf
+    assert np.isnan(infinite.half_width)
+    with pytest.raises(ValueError, match="at least one row"):
+        jackknife_interval(np.array([]), np.mean)

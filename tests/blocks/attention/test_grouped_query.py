@@ -9,10 +9,11 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
-from blocks.attention.grouped_query import GroupedQueryAttention, attention_weights
+from blocks.attention.gate import SigmoidGate
+from blocks.attention.grouped_query import GroupedQueryAttention
+from blocks.attention.unit_norm import UnitNorm
 from blocks.inits.xavier import XavierGaussian
 from blocks.linear import Linear
-from blocks.norms.layernorm import LayerNorm
 from blocks.norms.rmsnorm import RMSNorm
 from blocks.oracle import attention as oracle
 from blocks.oracle import norms
@@ -27,42 +28,54 @@ def make(d_model=12, n_heads=4, *, linear=xavier, **keywords):
     )
 
 
-def in_float64(module):
-    """The module with random float64 parameters."""
-    keys = iter(jax.random.split(jax.random.key(7), 100))
-    graphdef, params, rest = nnx.split(module, nnx.Param, ...)
-    drawn = jax.tree.map(
-        lambda leaf: jax.random.normal(next(keys), leaf.shape, jnp.float64), params
-    )
-    return nnx.merge(graphdef, drawn, rest)
-
-
-def weights(linear):
-    bias = None if linear.bias is None else np.asarray(linear.bias[...])
-    return np.asarray(linear.kernel[...]), bias
-
-
 def oracle_norm(norm):
     if norm is None:
         return None
     gain = np.asarray(norm.gain[...])
-    return lambda x: norms.rmsnorm(x, gain=gain, eps=norm.eps)
+    return lambda x: norms.rmsnorm(x, gain=gain, eps=1e-6)
 
 
 VARIANTS = {
     "plain": {},
     "bias": {"bias": True},
-    "bidirectional": {"causal": False},
-    "grouped": {"n_kv_heads": 2},
+    "no output bias": {"bias": True, "output_bias": False},
+    "output bias alone": {"output_bias": True, "causal": False},
     "multi-query, wide heads": {"n_kv_heads": 1, "d_head": 10},
     "rope": {"positions": Rope, "d_head": 4, "n_kv_heads": 2},
     "qk_norm before rope": {"positions": Rope, "qk_norm": RMSNorm, "d_head": 4},
+    "qk_norm after rope": {
+        "positions": Rope,
+        "qk_norm": RMSNorm,
+        "qk_norm_at": "after_positions",
+        "d_head": 4,
+    },
+    "qk_norm over all heads": {
+        "positions": Rope,
+        "qk_norm": RMSNorm,
+        "qk_norm_at": "all_heads",
+        "n_kv_heads": 2,
+        "d_head": 4,
+    },
     "inner_norm": {"inner_norm": RMSNorm, "d_head": 5},
+    "window and sinks": {"window": 2, "sinks": True, "n_kv_heads": 2},
+    "chunk and scale": {"chunk": 2, "scale": 0.9},
+    "cap and tau": {"softcap": 1.5, "tau_init": 2.0},
+    "gate per feature, then norm": {"gate": SigmoidGate, "inner_norm": RMSNorm},
+    "gate per head": {"gate": functools.partial(SigmoidGate, per="head")},
 }
+SAME = (  # keywords that the oracle spells alike
+    "n_kv_heads",
+    "causal",
+    "window",
+    "chunk",
+    "softcap",
+    "scale",
+    "qk_norm_at",
+)
 
 
 @pytest.mark.parametrize("keywords", VARIANTS.values(), ids=VARIANTS)
-def test_equals_the_oracle(float64, keywords):
+def test_equals_the_oracle(float64, in_float64, weights, keywords):
     attention = in_float64(make(**keywords))
     x = np.random.default_rng(0).normal(size=(2, 5, 12))
     y = jax.jit(lambda x: attention(x, (2, 5)))(jnp.asarray(x.reshape(10, 12)))
@@ -75,25 +88,46 @@ def test_equals_the_oracle(float64, keywords):
             v=weights(attention.v),
             o=weights(attention.o),
             n_heads=4,
-            n_kv_heads=keywords.get("n_kv_heads"),
-            causal=keywords.get("causal", True),
+            **{k: v for k, v in keywords.items() if k in SAME},
+            sinks=np.asarray(attention.sinks[...]) if "sinks" in keywords else None,
+            tau=np.asarray(attention.tau[...]) if "tau_init" in keywords else None,
             rope_base=10000.0 if "positions" in keywords else None,
             q_norm=oracle_norm(attention.q_norm),
             k_norm=oracle_norm(attention.k_norm),
+            gate=weights(attention.gate.proj) if "gate" in keywords else None,
             inner_norm=oracle_norm(attention.inner_norm),
         )
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(
-    "keywords",
-    [VARIANTS["bias"], VARIANTS["bidirectional"], VARIANTS["qk_norm before rope"]],
-    ids=["bias", "bidirectional", "qk_norm before rope"],
+    "keywords, expected",
+    [
+        ({}, ()),
+        ({"bias": True}, ("q", "k", "v", "o")),
+        ({"bias": True, "output_bias": False}, ("q", "k", "v")),
+        ({"output_bias": True}, ("o",)),
+    ],
 )
-def test_gradient_equals_central_differences(float64, keywords):
-    attention = in_float64(make(**keywords, n_kv_heads=2))
+def test_which_maps_have_a_bias(keywords, expected):
+    attention = make(**keywords)
+    found = [name for name in "qkvo" if getattr(attention, name).bias is not None]
+    assert tuple(found) == expected
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"bias": True, "causal": False},
+        VARIANTS["qk_norm before rope"] | {"window": 2},
+        {"sinks": True, "softcap": 1.5, "tau_init": 1.0, "gate": SigmoidGate},
+    ],
+    ids=["bias, bidirectional", "qk_norm before rope, window", "sinks, cap, tau, gate"],
+)
+def test_gradient_equals_central_differences(float64, in_float64, keywords):
+    attention = make(**{**keywords, "n_kv_heads": 2})
+    attention = in_float64(attention, spread=0.3)  # weights off 0 and 1
     graphdef, params = nnx.split(attention, nnx.Param)
-    params = jax.tree.map(lambda leaf: 0.3 * leaf, params)  # weights off 0 and 1
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 12)))
 
     @jax.jit
@@ -101,60 +135,6 @@ def test_gradient_equals_central_differences(float64, keywords):
         return nnx.merge(graphdef, params)(x, (1, 4))
 
     check_grads(function, (params, x), 1, ["rev"], rtol=1e-6, atol=1e-6, eps=1e-5)
-
-
-def test_equals_the_first_layer_of_qwen3(golden_layer, assert_within):
-    # Grouped heads wider than d_model / n_heads, RMSNorm on q and k before RoPE.
-    w = golden_layer("qwen3")
-    norm = functools.partial(RMSNorm, eps=1e-3)
-    attention = make(
-        32,
-        4,
-        n_kv_heads=2,
-        d_head=12,
-        positions=functools.partial(Rope, base=1e6),
-        qk_norm=norm,
-    )
-    for name in ("q", "k", "v", "o"):
-        kernel = w[f"self_attn.{name}_proj.weight"].T  # torch stores [out, in]
-        getattr(attention, name).kernel.set_value(kernel)
-    attention.q_norm.gain.set_value(w["self_attn.q_norm.weight"])
-    attention.k_norm.gain.set_value(w["self_attn.k_norm.weight"])
-    in_norm = norm(32, rngs=nnx.Rngs(0))
-    in_norm.gain.set_value(w["input_layernorm.weight"])
-    y = attention(in_norm(w["hidden_states.0"].reshape(24, 32)), (2, 12))
-    assert_within(y, w["layers.0.attn_out"].reshape(24, 32), 1e-5)
-
-
-def test_equals_the_first_layer_of_gpt2(golden_layer, assert_within):
-    # Biases everywhere, no rotation, LayerNorm in front.
-    w = golden_layer("gpt2")
-    attention = make(32, 4, bias=True)
-    kernels = jnp.split(w["attn.c_attn.weight"], 3, axis=1)  # GPT-2 stores [in, out]
-    biases = jnp.split(w["attn.c_attn.bias"], 3)
-    for name, kernel, bias in zip("qkv", kernels, biases, strict=True):
-        getattr(attention, name).kernel.set_value(kernel)
-        getattr(attention, name).bias.set_value(bias)
-    attention.o.kernel.set_value(w["attn.c_proj.weight"])
-    attention.o.bias.set_value(w["attn.c_proj.bias"])
-    in_norm = LayerNorm(32, eps=1e-3, rngs=nnx.Rngs(0))
-    in_norm.gain.set_value(w["ln_1.weight"])
-    in_norm.bias.set_value(w["ln_1.bias"])
-    y = attention(in_norm(w["hidden_states.0"].reshape(24, 32)), (2, 12))
-    assert_within(y, w["layers.0.attn_out"].reshape(24, 32), 1e-5)
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_weights_equal_a_softmax_of_torch(
-    golden_units, assert_within, half_tolerance, dtype
-):
-    arrays = golden_units(f"softmax/{dtype}/normal")
-    y, pull = jax.vjp(lambda s: attention_weights(s, causal=False), arrays["in.x"])
-    assert y.dtype == jnp.float32
-    fraction = half_tolerance[dtype]
-    assert_within(y, arrays["out"], fraction)
-    dy = arrays["dy"].astype(jnp.float32)
-    assert_within(pull(dy)[0], arrays["grad.x"], fraction)
 
 
 @pytest.mark.parametrize("positions", [None, Rope])
@@ -220,7 +200,7 @@ def test_groups_do_not_repeat_keys_and_values():
     assert batched == [((2, 2, 14, 3), (2, 2, 3, 7)), ((2, 2, 14, 7), (2, 2, 7, 3))]
 
 
-def test_order_counts_only_with_positions_or_a_mask(float64):
+def test_order_counts_only_with_positions_or_a_mask(float64, in_float64):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 12)))
     order = jnp.array([3, 0, 5, 1, 4, 2])
 
@@ -233,7 +213,7 @@ def test_order_counts_only_with_positions_or_a_mask(float64):
     assert not commutes(in_float64(make(causal=False, d_head=4, positions=Rope)))
 
 
-def test_equal_keys_give_the_running_mean_of_values(float64):
+def test_equal_keys_give_the_running_mean_of_values(float64, in_float64):
     attention = in_float64(make())
     attention.k.kernel.set_value(jnp.zeros((12, 12)))
     attention.o.kernel.set_value(jnp.eye(12))
@@ -298,6 +278,65 @@ def test_scores_do_not_overflow_in_float16():
     np.testing.assert_array_equal(attention(x, (1, 3)), x)
 
 
+# q = (3, 4), k = (4, 3): by hand, with eight digits.
+@pytest.mark.parametrize("factor", [1.0, 1e3, 1e-4])
+def test_unit_vectors_and_tau_give_tau_times_the_cosine(float64, factor):
+    attention = make(2, 1, qk_norm=UnitNorm, tau_init=8.0, causal=False)
+    graphdef, params = nnx.split(attention, nnx.Param)
+    q, k = jnp.array([[[[3.0, 4.0]]]]) * factor, jnp.array([[[[4.0, 3.0]]]])
+
+    def score(tau, q, k):
+        attention = nnx.merge(graphdef, params)
+        q, k = attention._normalized(q, k)
+        return jnp.vdot(tau * q, k)
+
+    value, (d_tau, dq, dk) = jax.value_and_grad(score, (0, 1, 2))(8.0, q, k)
+    np.testing.assert_allclose(value, 7.68, rtol=1e-12)
+    np.testing.assert_allclose(d_tau, 0.96, rtol=1e-12)
+    np.testing.assert_allclose(dq[0, 0, 0] * factor, [0.3584, -0.2688], rtol=1e-10)
+    np.testing.assert_allclose(dk[0, 0, 0], [-0.2688, 0.3584], rtol=1e-10)
+
+
+def test_tau_replaces_the_scale_and_sinks_are_drawn():
+    attention = make(tau_init=3.5, sinks=True)
+    assert attention.scale == 1.0
+    np.testing.assert_array_equal(attention.tau[...], [3.5])
+    assert attention.sinks.shape == (4,)
+    sinks = make(4096, 4096, d_head=1, sinks=True, linear=no_map).sinks[...]
+    np.testing.assert_allclose(jnp.std(sinks), 0.02, rtol=0.05)
+
+
+def no_map(d_in, d_out, **keywords):
+    return lambda x: x
+
+
+def test_sinks_leave_the_other_draws_alone():
+    plain, with_sinks = make(), make(sinks=True)
+    for name in "qkvo":
+        np.testing.assert_array_equal(
+            getattr(plain, name).kernel[...], getattr(with_sinks, name).kernel[...]
+        )
+
+
+def test_heads_and_output_are_the_two_halves():
+    attention = make(n_kv_heads=2, gate=SigmoidGate)
+    x = jax.random.normal(jax.random.key(0), (10, 12))
+    q, k, v = attention.heads(x, (2, 5))
+    assert (q.shape, k.shape, v.shape) == ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 3))
+    np.testing.assert_array_equal(attention.output(x, q, k, v), attention(x, (2, 5)))
+
+
+def test_all_heads_are_normalized_as_one_vector():
+    # Two heads (3, 4), (1, 0): raising one of them shrinks the other.
+    norm = functools.partial(RMSNorm, eps=1e-12)
+    attention = make(4, 2, qk_norm=norm, qk_norm_at="all_heads")
+    assert attention.q_norm.gain.shape == attention.k_norm.gain.shape == (4,)
+    attention.q.kernel.set_value(jnp.eye(4))
+    q, _, _ = attention.heads(jnp.array([[3.0, 4.0, 1.0, 0.0]]), (1, 1))
+    expected = [1.176697, 1.568929, 0.392232, 0]
+    np.testing.assert_allclose(q.reshape(-1), expected, rtol=1e-6)
+
+
 def test_a_single_token_attends_to_itself():
     attention = make(causal=True)
     x = jax.random.normal(jax.random.key(0), (3, 12))
@@ -330,9 +369,19 @@ def test_linear_factory_hears_the_uses():
         ({"n_heads": 0}, "n_heads must be positive, got 0"),
         ({"n_heads": 4, "n_kv_heads": 0}, "n_kv_heads must be positive, got 0"),
         ({"n_heads": 4, "d_head": -1}, "d_head must be positive, got -1"),
+        ({"n_heads": 4, "window": 0}, "window must be at least 1, got 0"),
+        ({"n_heads": 4, "window": 2, "causal": False}, "window .*needs causal"),
+        ({"n_heads": 4, "scale": 0.0}, "scale must be positive and finite, got 0.0"),
+        ({"n_heads": 4, "scale": 1.0, "tau_init": 2.0}, "tau_init replaces scale"),
+        ({"n_heads": 4, "qk_norm_at": "tail"}, "qk_norm_at must be one of .*'tail'"),
+        ({"n_heads": 4, "implementation": "xla"}, "implementation must be .*'xla'"),
+        (
+            {"n_heads": 4, "implementation": "cudnn", "softcap": 2.0},
+            "implementation cudnn: the kernel has no softcap",
+        ),
     ],
 )
-def test_heads_that_do_not_divide_are_refused(sizes, message):
+def test_senseless_keywords_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         GroupedQueryAttention.check(d_model=12, **sizes)
     with pytest.raises(ValueError, match=message):
@@ -340,8 +389,14 @@ def test_heads_that_do_not_divide_are_refused(sizes, message):
 
 
 def test_check_accepts_what_a_config_knows():
-    GroupedQueryAttention.check(causal=True, bias=False, n_kv_heads=None, d_head=None)
+    GroupedQueryAttention.check(causal=True, n_kv_heads=None, d_head=None)
     GroupedQueryAttention.check(d_model=12, n_heads=5, d_head=3)
+
+
+@pytest.mark.parametrize("tau_init", [0.0, -1.0, float("nan")])
+def test_senseless_tau_is_refused_before_it_is_traced(tau_init):
+    with pytest.raises(ValueError, match=f"tau_init must be .*got {tau_init}"):
+        GroupedQueryAttention.check(tau_init=tau_init)
 
 
 def test_shape_that_does_not_fit_the_tokens_is_refused():

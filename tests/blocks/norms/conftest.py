@@ -1,10 +1,16 @@
 """The data of the float64 test vectors, and the way they are compared."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.flax import load_file
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 ROWS = {
     "A": np.array([2.0, -1.0, 3.0, 0.0]),
@@ -15,6 +21,12 @@ ROWS = {
 GAIN = (1.5, 0.5, -1.0, 2.0)
 BIAS = (0.1, -0.2, 0.3, 0.0)
 UPSTREAM = (1.0, -2.0, 0.5, 3.0)
+
+
+@pytest.fixture(scope="session")
+def norm_vectors():
+    """tests/golden/norm_vectors.json: vectors computed with 60-digit arithmetic."""
+    return json.loads((GOLDEN / "norm_vectors.json").read_text())
 
 
 @pytest.fixture(params=["float64", "float32"])
@@ -57,12 +69,30 @@ def check_vectors(request):
         yield check
 
 
-@pytest.fixture
-def check_golden(golden_units, assert_within, half_tolerance):
-    """check_golden(norm, case): output, and gradients in x and in the parameters."""
+@pytest.fixture(scope="session")
+def golden_norms():
+    """golden_norms("rms_llama/fp32/normal") -> {"in.x": ..., "out": ..., "dy": ...}."""
+    arrays = load_file(GOLDEN / "units_norms.safetensors")
 
-    def check(norm, case):
-        arrays = golden_units(case)
+    def case(name):
+        prefix = f"{name}/"
+        found = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
+        assert found, f"no case {name} in units_norms.safetensors"
+        return found
+
+    return case
+
+
+@pytest.fixture
+def check_golden(golden_norms, assert_within, half_tolerance):
+    """check_golden(norm, case): output, and gradients in x and in the parameters.
+
+    The output keeps the dtype of x; where the reference returns a wider one, it is
+    compared with the same tolerance. bit_equal asks for the very numbers of the output.
+    """
+
+    def check(norm, case, bit_equal=False):
+        arrays = golden_norms(case)
         fraction = half_tolerance[case.split("/")[1]]
         names = {"weight": "gain", "bias": "bias"}
         for theirs, ours in names.items():
@@ -70,11 +100,13 @@ def check_golden(golden_units, assert_within, half_tolerance):
                 weight = arrays[f"in.{theirs}"].astype(jnp.float32)
                 getattr(norm, ours).set_value(weight)
         graphdef, params = nnx.split(norm, nnx.Param)
-        x = arrays["in.x"]
+        x, wanted = arrays["in.x"], arrays["out"]
         y, pull = jax.vjp(lambda p, x: nnx.merge(graphdef, p)(x), params, x)
         d_params, dx = pull(arrays["dy"].astype(y.dtype))
         assert y.dtype == x.dtype
-        assert_within(y, arrays["out"], fraction, f"{case} out")
+        assert_within(y, wanted, fraction, f"{case} out")
+        if bit_equal:
+            np.testing.assert_array_equal(y, wanted, err_msg=case)
         assert_within(dx, arrays["grad.x"], fraction, f"{case} grad.x")
         for theirs, ours in names.items():
             if f"grad.{theirs}" in arrays:

@@ -1,6 +1,8 @@
 """What only Derf promises."""
 
+import json
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,103 +11,10 @@ import pytest
 from flax import nnx
 
 from blocks.norms.derf import Derf
+from blocks.norms.dyt import DyT
 
-# float64 vectors computed with 60-digit arithmetic; nine digits. Data: conftest.py.
-# V11 Derf, alpha=0.5, s=0 (params: alpha, s, g, b)
-V11 = {
-    "A": {
-        "y": (1.36405119, -0.460249939, -0.666105146, 0),
-        "dx": (0.311330623, -0.439391289, -0.0297325723, 3.3851375),
-        "alpha": (1.94570964,),
-        "shift": (6.45468853,),
-        "gain": (0.842700793, 1.04099976, 0.483052573, 0),
-    },
-    "B": {
-        "y": (1.36405119, 0.297661133, -0.69997791, 1.99999997),
-        "dx": (0.311330623, -0.0103334927, -3.4813263e-05, 3.8094704e-07),
-        "alpha": (1.16224289,),
-        "shift": (0.601925396,),
-        "gain": (0.842700793, -1.99064453, 0.499988955, 2.99999995),
-    },
-    "C": {
-        "y": (1.6, -0.7, -0.7, 0),
-        "dx": (0, 0, 0, 3.3851375),
-        "alpha": (0,),
-        "shift": (6.770275,),
-        "gain": (1, 2, 0.5, 0),
-    },
-    "D": {
-        "y": (0.100169257, -0.200028209, 0.299830743, 0),
-        "dx": (0.846284367, -0.564189582, -0.282094785, 3.3851375),
-        "alpha": (0.000282094792,),
-        "shift": (6.770275,),
-        "gain": (0.000112837916, 0.000112837917, 8.46284369e-05, 0),
-    },
-}
-
-# V12 Derf, alpha=0.5, s=0.1
-V12 = {
-    "A": {
-        "y": (1.4203076, -0.414196178, -0.676348383, 0.224925832),
-        "dx": (0.252359698, -0.480770649, -0.0218072647, 3.35145482),
-        "alpha": (1.8401365,),
-        "shift": (6.20247321,),
-        "gain": (0.88020507, 0.85678471, 0.488174192, 0.337388748),
-    },
-    "B": {
-        "y": (1.4203076, 0.298510267, -0.699988351, 1.99999999),
-        "dx": (0.252359698, -0.006857825, -1.89158167e-05, 1.69467364e-07),
-        "alpha": (0.954351915,),
-        "shift": (0.490966254,),
-        "gain": (0.88020507, -1.99404107, 0.499994176, 2.99999998),
-    },
-    "C": {
-        "y": (1.6, -0.7, -0.7, 0.224925832),
-        "dx": (0, 0, 0, 3.35145482),
-        "alpha": (0,),
-        "shift": (6.70290964,),
-        "gain": (1, 2, 0.5, 0.337388748),
-    },
-    "D": {
-        "y": (0.268861945, -0.143796471, 0.187369514, 0.224925832),
-        "dx": (0.83784694, -0.558581388, -0.279279517, 3.35145482),
-        "alpha": (0.000279287343,),
-        "shift": (6.70288171,),
-        "gain": (0.11257463, -0.224814116, 0.0563152431, 0.337388748),
-    },
-}
-
-# V13 Derf, alpha=0.3, s=0
-V13 = {
-    "A": {
-        "y": (1.00578414, -0.36431338, -0.496908212, 0),
-        "dx": (0.354259544, -0.309378273, -0.0752952861, 2.0310825),
-        "alpha": (2.64003834,),
-        "shift": (6.66889495,),
-        "gain": (0.603856091, 0.657253519, 0.398454106, 0),
-    },
-    "B": {
-        "y": (1.00578414, 0.255156989, -0.689090502, 1.99862297),
-        "dx": (0.354259544, -0.0802033041, -0.0066287585, 0.00640016763),
-        "alpha": (1.33044887,),
-        "shift": (0.912758831,),
-        "gain": (0.603856091, -1.82062796, 0.494545251, 2.99793446),
-    },
-    "C": {
-        "y": (1.6, -0.7, -0.7, 0),
-        "dx": (0, 0, 0, 2.0310825),
-        "alpha": (0,),
-        "shift": (6.770275,),
-        "gain": (1, 2, 0.5, 0),
-    },
-    "D": {
-        "y": (0.100101554, -0.200016926, 0.299898446, 0),
-        "dx": (0.507770623, -0.33851375, -0.169256874, 2.0310825),
-        "alpha": (0.000282094792,),
-        "shift": (6.770275,),
-        "gain": (6.77027499e-05, 6.770275e-05, 5.07770624e-05, 0),
-    },
-}
+GOLDEN = Path(__file__).parents[2] / "golden" / "pointwise_vectors.json"
+OUTSIDE = json.loads(GOLDEN.read_text())
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)  # for means over N(0, 1)
 
@@ -115,11 +24,55 @@ def gaussian_mean(values):
 
 
 @pytest.mark.parametrize(
-    "alpha, shift, vectors", [(0.5, 0.0, V11), (0.5, 0.1, V12), (0.3, 0.0, V13)]
+    "alpha, shift, vectors",
+    [(0.5, 0.0, "derf"), (0.5, 0.1, "derf_shifted"), (0.3, 0.0, "derf_0.3")],
 )
 def test_vectors(check_vectors, alpha, shift, vectors):
     norm = Derf(4, rngs=nnx.Rngs(0))
+    vectors = OUTSIDE["vectors"][vectors]
     check_vectors(norm, vectors, alpha=(alpha,), shift=(shift,))
+
+
+@pytest.mark.parametrize("value", ["0.9", "0.95", "0.99", "0.999"])
+def test_value_where_erf_is_nearly_flat(value):
+    z = OUTSIDE["saturation"]["value"][value]["erf"]
+    y = Derf(1, alpha_init=2.0, rngs=nnx.Rngs(0))(jnp.full(1, z / 2))
+    np.testing.assert_allclose(y, [float(value)], atol=2e-5)
+
+
+def test_exactly_one_in_float32_from_about_3_8():
+    # Rounded correctly it would be 3.92, where erfc is half a unit of the last digit.
+    grid = jnp.arange(0, 6, 1 / 64)[:, None]
+    y = Derf(1, alpha_init=1.0, rngs=nnx.Rngs(0))(grid)[:, 0]
+    assert 3.7 < float(grid[jnp.argmax(y == 1), 0]) < 3.95
+
+
+def test_nearest_tanh_has_1_205_times_the_slope():
+    # arXiv 2512.10938 section 7.2: the factor with the smallest mean absolute distance.
+    x = jnp.linspace(-8, 8, 4001)[:, None]
+    y = Derf(1, alpha_init=0.5, rngs=nnx.Rngs(0))(x)
+    factors = np.arange(1.0, 1.5, 0.005)
+    distances = [
+        np.abs(y - DyT(1, alpha_init=0.5 * factor, rngs=nnx.Rngs(0))(x)).mean()
+        for factor in factors
+    ]
+    np.testing.assert_allclose(factors[np.argmin(distances)], 1.205, atol=1e-9)
+
+
+def test_best_slope_for_a_gaussian_token():
+    # 200,000 samples of numpy.random.default_rng(5): erf(alpha x) is nearest to
+    # x / RMS(x) at 1.17, with mean square error 0.156987.
+    x = np.random.default_rng(5).standard_normal(200_000)
+    target = jnp.asarray(x / np.sqrt(np.mean(x**2)), jnp.float32)
+    x = jnp.asarray(x, jnp.float32)[:, None]
+
+    def error(alpha):
+        y = Derf(1, alpha_init=alpha, rngs=nnx.Rngs(0))(x)[:, 0]
+        return jnp.mean(jnp.square(y - target))
+
+    errors = jax.jit(jax.vmap(error))(jnp.array([1.0, 1.16, 1.17, 1.18, 1.43]))
+    assert int(jnp.argmin(errors)) == 2
+    np.testing.assert_allclose(errors[2], 0.156987, atol=1e-6)
 
 
 def test_equals_the_error_function_entry_by_entry():
@@ -196,3 +149,24 @@ def test_alpha_that_is_no_slope_is_refused(alpha):
 def test_shift_that_is_not_finite_is_refused(shift):
     with pytest.raises(ValueError, match=f"shift_init must be .* got {shift}"):
         Derf.check(shift_init=shift)
+
+
+@pytest.mark.parametrize(
+    "d_model, site, alpha", [(4096, "attn", 0.8), (8192, "ffn", 0.05), (64, "qk", 0.5)]
+)
+def test_auto_is_the_slope_of_dyt_over_1_205(d_model, site, alpha):
+    norm = Derf(d_model, alpha_init="auto", site=site, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(norm.alpha[...], [alpha / 1.205], rtol=1e-6)
+
+
+def test_shift_without_a_parameter_for_it_is_refused():
+    with pytest.raises(ValueError, match="shift_init must be 0 .* got 0.5"):
+        Derf.check(shift_init=0.5, shift=False)
+
+
+def test_without_shift_and_bias():
+    norm = Derf(2, shift=False, bias=False, rngs=nnx.Rngs(0))
+    assert norm.shift is None
+    assert norm.bias is None
+    x = jnp.array([0.3, -2.0])
+    np.testing.assert_allclose(norm(x), [math.erf(0.15), math.erf(-1.0)], rtol=1e-6)

@@ -1,5 +1,9 @@
 """What only DyT promises."""
 
+import json
+import math
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,34 +12,8 @@ from flax import nnx
 
 from blocks.norms.dyt import DyT
 
-# float64 vectors computed with 60-digit arithmetic; nine digits. Data: conftest.py.
-# V10 DyT, alpha=0.5 (params: alpha, g, b)
-V10 = {
-    "A": {
-        "y": (1.24239123, -0.431058579, -0.605148254, 0),
-        "dx": (0.314980756, -0.393223866, -0.0451766597, 3),
-        "alpha": (1.7753108,),
-        "gain": (0.761594156, 0.924234315, 0.452574127, 0),
-    },
-    "B": {
-        "y": (1.24239123, 0.28201379, -0.695054754, 1.9986586),
-        "dx": (0.314980756, -0.0353254124, -0.00246650929, 0.00402285205),
-        "alpha": (1.01208725,),
-        "gain": (0.761594156, -1.92805516, 0.497527377, 2.9979879),
-    },
-    "C": {
-        "y": (1.6, -0.7, -0.7, 0),
-        "dx": (0, 0, 0, 3),
-        "alpha": (0,),
-        "gain": (1, 2, 0.5, 0),
-    },
-    "D": {
-        "y": (0.10015, -0.200025, 0.29985, 0),
-        "dx": (0.749999993, -0.499999999, -0.249999994, 3),
-        "alpha": (0.00025,),
-        "gain": (9.99999997e-05, 9.99999999e-05, 7.49999994e-05, 0),
-    },
-}
+GOLDEN = Path(__file__).parents[2] / "golden" / "pointwise_vectors.json"
+OUTSIDE = json.loads(GOLDEN.read_text())
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(200)  # for means over N(0, 1)
 
@@ -45,7 +23,7 @@ def gaussian_mean(values):
 
 
 def test_vectors(check_vectors):
-    check_vectors(DyT(4, rngs=nnx.Rngs(0)), V10, alpha=(0.5,))
+    check_vectors(DyT(4, rngs=nnx.Rngs(0)), OUTSIDE["vectors"]["dyt"], alpha=(0.5,))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0])
@@ -61,6 +39,50 @@ def test_root_mean_square_for_gaussian_input(sigma, rms):
     norm = DyT(1, alpha_init=sigma, rngs=nnx.Rngs(0))
     y = norm(jnp.asarray(NODES, jnp.float32)[:, None])[:, 0]
     np.testing.assert_allclose(np.sqrt(gaussian_mean(y**2)), rms, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", ["0.9", "0.95", "0.99", "0.999"])
+def test_value_where_tanh_is_nearly_flat(value):
+    z = OUTSIDE["saturation"]["value"][value]["tanh"]
+    y = DyT(1, alpha_init=2.0, rngs=nnx.Rngs(0))(jnp.full(1, z / 2))
+    np.testing.assert_allclose(y, [float(value)], atol=2e-5)
+
+
+def test_exactly_one_in_float32_from_8_to_9():
+    # 8.0 on CPU; rounded correctly 9.01, where 1 - tanh is half a unit of the last digit.
+    grid = jnp.arange(0, 12, 1 / 64)[:, None]
+    y = DyT(1, alpha_init=1.0, rngs=nnx.Rngs(0))(grid)[:, 0]
+    assert 7.9 < float(grid[jnp.argmax(y == 1), 0]) < 9.1
+
+
+def test_tanh_is_not_taken_in_bfloat16():
+    # In bfloat16 arithmetic tanh(3.46875) is exactly 1 and the tail is flat.
+    norm = DyT(1, rngs=nnx.Rngs(0))
+    values = {"alpha": 1.0, "gain": 1024.0, "bias": -1024.0}
+    for name, value in values.items():
+        getattr(norm, name).set_value(jnp.full(1, value, jnp.bfloat16))
+    y = norm(jnp.full(1, 3.46875, jnp.bfloat16)).astype(jnp.float32)
+    np.testing.assert_allclose(y, [-1024 * (1 - math.tanh(3.46875))], rtol=4e-3)
+
+
+def test_best_slope_for_a_gaussian_token():
+    # 200,000 samples of numpy.random.default_rng(5), alpha in linspace(0.3, 2, 171):
+    # tanh(alpha x) is nearest to x / RMS(x) at 1.43, with mean square error 0.161704.
+    x = np.random.default_rng(5).standard_normal(200_000)
+    target = jnp.asarray(x / np.sqrt(np.mean(x**2)), jnp.float32)
+    x = jnp.asarray(x, jnp.float32)[:, None]
+
+    def error(alpha):
+        y = DyT(1, alpha_init=alpha, rngs=nnx.Rngs(0))(x)[:, 0]
+        return jnp.mean(jnp.square(y - target))
+
+    errors = jax.jit(jax.vmap(error))(jnp.array([0.3, 1.0, 1.42, 1.43, 1.44, 2.0]))
+    assert int(jnp.argmin(errors)) == 3
+    np.testing.assert_allclose(errors[3], 0.161704, atol=1e-6)
+    # the neighbours, in no order, lie 3.5e-6 and 1.06e-5 above
+    np.testing.assert_allclose(
+        np.sort(errors[jnp.array([2, 4])]), [0.1617073, 0.1617143], atol=5e-7
+    )
 
 
 def test_output_is_bounded_by_gain_and_bias():
@@ -82,3 +104,35 @@ def test_alpha_init_may_be_traced():
 def test_alpha_that_is_no_slope_is_refused(alpha):
     with pytest.raises(ValueError, match=f"alpha_init must be .* got {alpha}"):
         DyT.check(alpha_init=alpha)
+
+
+@pytest.mark.parametrize(
+    "d_model, site, alpha",
+    [(4096, "attn", 0.8), (4096, "ffn", 0.2), (64, "final", 1.0), (64, "inner", 0.5)],
+)
+def test_auto_takes_the_published_slope(d_model, site, alpha):
+    norm = DyT(d_model, alpha_init="auto", site=site, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(norm.alpha[...], [alpha], rtol=1e-6)
+
+
+def test_auto_without_a_site_is_refused():
+    with pytest.raises(ValueError, match="expected site=.*got None"):
+        DyT(64, alpha_init="auto", rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("alpha", ["0.5", "Auto", ""])
+def test_alpha_that_is_another_word_is_refused(alpha):
+    with pytest.raises(ValueError, match=f"a number or 'auto', got '{alpha}'"):
+        DyT.check(alpha_init=alpha)
+    with pytest.raises(ValueError, match=f"a number or 'auto', got '{alpha}'"):
+        DyT(4, alpha_init=alpha, site="attn", rngs=nnx.Rngs(0))
+
+
+def test_without_bias():
+    norm = DyT(2, bias=False, rngs=nnx.Rngs(0))
+    assert {str(p[-1]) for p, _ in nnx.to_flat_state(nnx.state(norm))} == {
+        "alpha",
+        "gain",
+    }
+    x = jnp.array([0.3, -2.0])
+    np.testing.assert_allclose(norm(x), np.tanh([0.15, -1.0]), rtol=1e-6)

@@ -8,66 +8,45 @@ from flax import nnx
 
 from blocks.norms.layernorm import LayerNorm
 
-# float64 vectors computed with 60-digit arithmetic; nine digits. Data: conftest.py.
-# V1 LayerNorm, eps=1e-6 (params: g, b)
-V1 = {
-    "A": {
-        "y": (1.04868311, -0.832455406, -0.964910811, -1.26491081),
-        "dx": (0.221359303, -2.02385712, -0.822192204, 2.62469002),
-        "gain": (0.632455406, 2.52982162, 0.632455406, -1.89736622),
-    },
-    "B": {
-        "y": (-1.91246098, -0.423606775, -0.147213551, 2.6832813),
-        "dx": (0.939148269, -0.804984454, -1.20747652, 1.07331271),
-        "gain": (-1.34164065, 0.894427102, 0.223606775, 4.02492196),
-    },
-    "C": {
-        "y": (1.0486833, -0.832455532, -0.964911064, -1.26491106),
-        "dx": (0.000221359436, -0.0020238577, -0.000822192192, 0.00262469046),
-        "gain": (0.632455532, 2.52982213, 0.632455532, -1.8973666),
-    },
-    "D": {
-        "y": (0.248159439, -0.29877296, 0.102454081, -0.197545919),
-        "dx": (8.43183802, -2486.18767, -1958.59552, 4436.35135),
-        "gain": (0.0987729597, 0.395091839, 0.0987729597, -0.296318879),
-    },
-}
 
-# V2 LayerNorm without scale and bias, eps=1e-5 (OLMo-1 style)
-V2 = {
-    "A": {
-        "y": (0.632454267, -1.26490853, 1.26490853, -0.632454267),
-        "dx": (0.047434829, -1.28072141, -0.458527826, 1.69181441),
-    },
-    "B": {
-        "y": (-1.34163944, -0.447213148, 0.447213148, 1.34163944),
-        "dx": (0.737900554, -0.983869306, -0.245966851, 0.491935604),
-    },
-    "C": {
-        "y": (0.632455532, -1.26491106, 1.26491106, -0.632455532),
-        "dx": (4.74341649e-05, -0.00128072245, -0.000458530261, 0.00169181855),
-    },
-    "D": {
-        "y": (0.0315833221, -0.0631666442, 0.0631666442, -0.0315833221),
-        "dx": (118.201174, -828.589637, -39.951721, 750.340184),
-    },
-}
+def test_vectors_with_gain_and_bias(check_vectors, norm_vectors):
+    norm = LayerNorm(4, eps=1e-6, rngs=nnx.Rngs(0))
+    check_vectors(norm, norm_vectors["vectors"]["layernorm"])
 
 
-def test_vectors_with_gain_and_bias(check_vectors):
-    check_vectors(LayerNorm(4, eps=1e-6, rngs=nnx.Rngs(0)), V1)
-
-
-def test_vectors_without_parameters(check_vectors):
+def test_vectors_without_parameters(check_vectors, norm_vectors):
     norm = LayerNorm(4, gain=False, bias=False, rngs=nnx.Rngs(0))
     assert not jax.tree.leaves(nnx.state(norm, nnx.Param))
-    check_vectors(norm, V2)
+    check_vectors(norm, norm_vectors["vectors"]["layernorm_plain"])
 
 
 @pytest.mark.parametrize("rows", ["normal", "offset", "large", "tiny", "zeros_const"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_equals_torch(check_golden, dtype, rows):
-    check_golden(LayerNorm(16, rngs=nnx.Rngs(0)), f"torch_layer_norm/{dtype}/{rows}")
+    norm = LayerNorm(16, rngs=nnx.Rngs(0))
+    case = f"torch_layer_norm/{dtype}/{rows}"
+    check_golden(norm, case, bit_equal=dtype != "fp32")
+
+
+@pytest.mark.parametrize(
+    "x, y, atol",
+    # By hand: mean 1, variance 2.5; mean 5, variance 5; mean 3, variance 3.5.
+    [
+        ((2, -1, 3, 0), (0.632455, -1.264911, 1.264911, -0.632455), 1e-6),
+        ((2, 4, 6, 8), (-1.341641, -0.447214, 0.447214, 1.341641), 1e-6),
+        ((1, 2, 3, 6), (-1.07, -0.53, 0, 1.60), 5e-3),
+    ],
+)
+def test_numbers_by_hand(x, y, atol):
+    norm = LayerNorm(4, eps=1e-6, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(norm(jnp.array(x, jnp.float32)), y, rtol=0, atol=atol)
+
+
+def test_two_features_keep_only_their_order():
+    # (1, 3): mean 2, variance 1; 1 / sqrt(1 + 1e-5) = 0.999995.
+    y = LayerNorm(2, rngs=nnx.Rngs(0))(jnp.array([[1.0, 3.0], [3.0, 1.0]]))
+    expected = [[-0.999995, 0.999995], [0.999995, -0.999995]]
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mean", [1000.0, 3000.0, 30000.0])

@@ -1,25 +1,19 @@
 """Initializers: formulas, outside numbers, and the networks they are made for."""
 
-from pathlib import Path
-
-import hydra
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from omegaconf import OmegaConf
 
 from blocks.ffn.mlp import MLP
 from blocks.inits.kaiming import Kaiming
 from blocks.inits.normal import Normal
 from blocks.inits.torch_default import TorchDefault
 from blocks.inits.xavier import XavierGaussian
-from blocks.linear import USES, Linear
+from blocks.linear import Linear
 from blocks.norms.layernorm import LayerNorm
 
-CONF = Path(__file__).parents[2] / "conf" / "init"
-CHOICES = sorted(path.stem for path in CONF.glob("*.yaml"))
 SHAPE = (256, 1024)  # the standard deviation of 2^18 draws is known to 0.14 %
 
 
@@ -31,67 +25,6 @@ def draw(init, use="hidden", *, shape=SHAPE, n_sublayers=1, seed=0):
 def kurtosis(x):
     x = np.asarray(x, np.float64)
     return np.mean((x - x.mean()) ** 4) / x.var() ** 2
-
-
-@pytest.fixture(params=CHOICES)
-def init(request):
-    return hydra.utils.instantiate(OmegaConf.load(CONF / f"{request.param}.yaml"))
-
-
-def test_yaml_names_every_keyword_with_its_default(init):
-    assert type(init)() == init
-
-
-@pytest.mark.parametrize("use", USES)
-def test_draws_are_float32_reproducible_and_centred(init, use):
-    kernel = draw(init, use, n_sublayers=4)
-    assert (kernel.shape, kernel.dtype) == (SHAPE, jnp.float32)
-    assert not kernel.weak_type
-    np.testing.assert_array_equal(kernel, draw(init, use, n_sublayers=4))
-    assert abs(kernel.mean()) < 5 * kernel.std() / 512  # five standard errors
-    assert not np.array_equal(kernel, draw(init, use, n_sublayers=4, seed=1))
-
-
-def test_bias_and_embedding_are_float32(init):
-    bias = init.bias(jax.random.key(0), (1024,), 256)
-    table = init.embedding(jax.random.key(0), SHAPE)
-    assert (bias.shape, bias.dtype) == ((1024,), jnp.float32)
-    assert (table.shape, table.dtype) == (SHAPE, jnp.float32)
-    np.testing.assert_allclose(table.std(), init.embedding_std, rtol=0.01)
-
-
-def test_traced_numbers_give_the_same_draws(init):
-    settings = {name: getattr(init, name) for name in type(init).traced}
-
-    @jax.jit
-    def drawn(settings):
-        made = type(init)(**settings)
-        key = jax.random.key(0)
-        kernel = made.kernel(key, SHAPE, "output", layer=0, n_sublayers=6)
-        return kernel, made.bias(key, (8,), 4), made.embedding(key, SHAPE)
-
-    key = jax.random.key(0)
-    expected = (
-        init.kernel(key, SHAPE, "output", layer=0, n_sublayers=6),
-        init.bias(key, (8,), 4),
-        init.embedding(key, SHAPE),
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        drawn(settings),
-        expected,
-    )
-
-
-def test_every_number_is_traced_and_refused_when_senseless(init):
-    assert type(init).traced
-    for name in type(init).traced:
-        type(init).check(**{name: 0.25})
-        for bad in (float("nan"), float("inf")):
-            with pytest.raises(ValueError, match=f"{name} must be .*got {bad}"):
-                type(init).check(**{name: bad})
-    with pytest.raises(ValueError, match="embedding_std must be positive"):
-        type(init).check(embedding_std=-1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a norm depends on depth: power, exponential, and 1/sqrt(s0^2 + v L) laws.
+"""Power laws and exponentials of depth, with intervals over seeds.
 
 L is the number of blocks, g a norm measured in independent networks, one for every
 (seed, depth). Scatter between networks is a factor, so everything is fitted to ln g.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.laws.data import checked, checked_depths, log_values, slopes
 from analysis.stats import Interval, t_interval
 
 # Below these a power law and an exponential cannot be told from "no dependence".
@@ -64,26 +65,6 @@ class PowerLaw:
         return np.exp(middle + self.rate.mean * offsets)
 
 
-@dataclass(frozen=True)
-class LinearLaw:
-    """A fit of g^-2 = a + b L, which is g = C / sqrt(s0^2 + v L).
-
-    Attributes:
-        intercept, slope: a = s0^2 / C^2 and b = v / C^2.
-        constant: C = s0 / sqrt(a), for the given s0^2; NaN if a <= 0.
-        s0_square_over_v: a / b; infinite if b <= 0 (no growth with depth).
-        r_squared: of g^-2, unweighted.
-        max_residual: largest |fit / g^-2 - 1|.
-    """
-
-    intercept: float
-    slope: float
-    constant: float
-    s0_square_over_v: float
-    r_squared: float
-    max_residual: float
-
-
 def power_law(
     depths: Sequence[int],
     values_by_seed: Mapping[int, Sequence[float]],
@@ -104,23 +85,23 @@ def power_law(
         ValueError: fewer than two depths, a depth twice or below 1, no seeds, a seed
             with another number of values, a value that is not positive and finite.
     """
-    x, logs = _checked(depths, values_by_seed)
+    x, logs = checked(depths, values_by_seed)
     log_x, means = np.log(x), logs.mean(axis=0)
-    slopes = _slopes(log_x, logs)
-    exponent = t_interval(slopes, level=level)
-    power = _max_residual(log_x, means)
-    exponential = _max_residual(x, means)
+    own = slopes(log_x, logs)
+    exponent = t_interval(own, level=level)
+    power = max_residual(log_x, means)
+    exponential = max_residual(x, means)
     return PowerLaw(
         exponent=exponent,
         amplitude=math.exp(means.mean() - exponent.mean * log_x.mean()),
-        slopes=dict(zip(values_by_seed, slopes.tolist(), strict=True)),
+        slopes=dict(zip(values_by_seed, own.tolist(), strict=True)),
         depths=tuple(int(d) for d in x),
         geometric_means=tuple(np.exp(means).tolist()),
         theil_sen=_theil_sen(log_x, means),
         max_residual_power=power,
         max_residual_exponential=exponential,
-        rate=t_interval(_slopes(x, logs), level=level),
-        kind=_kind(exponent.mean, power, exponential, len(x)),
+        rate=t_interval(slopes(x, logs), level=level),
+        kind=kind_of(exponent.mean, power, exponential, len(x)),
     )
 
 
@@ -138,7 +119,7 @@ def slope_interval(
     x = np.asarray(x, dtype=np.float64)
     if x.ndim != 1 or len(np.unique(x)) < 2:
         raise ValueError(f"a slope needs at least two different x, got {x.tolist()}")
-    return t_interval(_slopes(x, _log_values(len(x), values_by_seed)), level=level)
+    return t_interval(slopes(x, log_values(len(x), values_by_seed)), level=level)
 
 
 def finite_grid_exponent(depths: Sequence[int], v_over_s0: float) -> float:
@@ -159,47 +140,11 @@ def finite_grid_exponent(depths: Sequence[int], v_over_s0: float) -> float:
     """
     if not (math.isfinite(v_over_s0) and v_over_s0 >= 0):
         raise ValueError(f"v / s0^2 must be finite and not negative, got {v_over_s0}")
-    x = _checked_depths(depths)
-    return float(_slopes(np.log(x), -0.5 * np.log1p(v_over_s0 * x)[None])[0])
+    x = checked_depths(depths)
+    return float(slopes(np.log(x), -0.5 * np.log1p(v_over_s0 * x)[None])[0])
 
 
-def linear_law(
-    depths: Sequence[int],
-    values_by_seed: Mapping[int, Sequence[float]],
-    *,
-    s0_square: float = 1.0,
-) -> LinearLaw:
-    """Fits g^-2 = a + b L to the geometric means over seeds.
-
-    The scatter of g is a factor, so errors of g^-2 grow with g^-2 itself: the fit
-    minimises relative errors. (Plain least squares would let the deepest networks
-    alone decide and leave the intercept, s0^2 / C^2, undetermined.)
-
-    Args:
-        s0_square: mean square of the stream entering the first block, for C only.
-
-    Raises:
-        ValueError: as `power_law`; `s0_square` not positive.
-    """
-    if not (math.isfinite(s0_square) and s0_square > 0):
-        raise ValueError(f"s0_square must be positive and finite, got {s0_square}")
-    x, logs = _checked(depths, values_by_seed)
-    y = np.exp(-2 * logs.mean(axis=0))
-    design = np.stack([np.ones_like(x), x], axis=1) / y[:, None]
-    (a, b), *_ = np.linalg.lstsq(design, np.ones_like(y), rcond=None)
-    fit = a + b * x
-    spread = ((y - y.mean()) ** 2).sum()
-    return LinearLaw(
-        intercept=float(a),
-        slope=float(b),
-        constant=math.sqrt(s0_square / a) if a > 0 else math.nan,
-        s0_square_over_v=float(a / b) if b > 0 else math.inf,
-        r_squared=float(1 - ((y - fit) ** 2).sum() / spread) if spread else math.nan,
-        max_residual=float(np.abs(fit / y - 1).max()),
-    )
-
-
-def _kind(p: float, power: float, exponential: float, n_depths: int) -> str:
+def kind_of(p: float, power: float, exponential: float, n_depths: int) -> str:
     if abs(p) < FLAT_EXPONENT and max(power, exponential) < FLAT_RESIDUAL:
         return "flat"
     if n_depths == 2:
@@ -207,52 +152,11 @@ def _kind(p: float, power: float, exponential: float, n_depths: int) -> str:
     return "power" if power < exponential else "exponential"
 
 
-def _slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Least-squares slopes of each row of y [seed, depth] on x [depth]."""
-    centred = x - x.mean()
-    return y @ centred / (centred @ centred)
-
-
-def _max_residual(x: np.ndarray, y: np.ndarray) -> float:
-    fit = y.mean() + _slopes(x, y[None])[0] * (x - x.mean())
+def max_residual(x: np.ndarray, y: np.ndarray) -> float:
+    fit = y.mean() + slopes(x, y[None])[0] * (x - x.mean())
     return float(np.abs(y - fit).max())
 
 
 def _theil_sen(x: np.ndarray, y: np.ndarray) -> float:
     i, j = np.triu_indices(len(x), k=1)
     return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
-
-
-def _checked(depths, values_by_seed) -> tuple[np.ndarray, np.ndarray]:
-    """Returns depths ascending and ln g as [seed, depth]."""
-    x = _checked_depths(depths)
-    logs = _log_values(len(x), values_by_seed)
-    order = np.argsort(x)
-    return x[order], logs[:, order]
-
-
-def _checked_depths(depths) -> np.ndarray:
-    x = np.asarray(list(depths), dtype=np.float64)
-    if len(x) < 2:
-        raise ValueError(f"a law needs at least two depths, got {list(depths)}")
-    if len(np.unique(x)) < len(x):
-        raise ValueError(f"a depth appears twice in {list(depths)}")
-    if not (np.isfinite(x).all() and (x >= 1).all()):
-        raise ValueError(f"depths must be at least 1, got {list(depths)}")
-    return x
-
-
-def _log_values(n_depths: int, values_by_seed) -> np.ndarray:
-    if not values_by_seed:
-        raise ValueError("a law needs at least one seed, got none")
-    for seed, values in values_by_seed.items():
-        if len(values) != n_depths:
-            raise ValueError(
-                f"seed {seed} has {len(values)} values for {n_depths} depths"
-            )
-        for value in values:
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"values must be positive and finite, got {value} for seed {seed}"
-                )
-    return np.log(np.asarray(list(values_by_seed.values()), dtype=np.float64))

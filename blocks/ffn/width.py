@@ -1,0 +1,25 @@
+"""The inner width of a feed-forward network, where it follows from d_model."""
+
+import math
+
+
+def inner_width(d_model: int, d_ff: int | None, ratio: float, multiple_of: int) -> int:
+    """d_ff if it is given, else ratio * d_model, rounded up to a multiple.
+
+    The usual rules: 4 d for two matrices; 8/3 d for three, which has the same number
+    of parameters (8 d^2; Llama rounds up to a multiple of 256); pi d, to a multiple
+    of 64, in jingyaogong/minimind.
+    """
+    if d_ff is not None:
+        return d_ff
+    # Without the small term a product such as 2.6666666666666665 * 99 could come out
+    # one rounding above 264 and cost a whole multiple.
+    return multiple_of * math.ceil(ratio * d_model / multiple_of - 1e-9)
+
+
+def check_width(ratio: float, multiple_of: int) -> None:
+    """Raises ValueError for numbers that give no width."""
+    if not (math.isfinite(ratio) and ratio > 0):
+        raise ValueError(f"ratio must be positive and finite, got {ratio}")
+    if multiple_of < 1:
+        raise ValueError(f"multiple_of must be at least 1, got {multiple_of}")

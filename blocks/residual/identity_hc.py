@@ -1,0 +1,96 @@
+"""Hyper-connections that do not mix their streams: the control for mHC."""
+
+import jax
+import jax.numpy as jnp
+
+from blocks.residual.generated import (
+    GeneratedJoint,
+    GeneratedStreams,
+    check_generated,
+)
+from blocks.residual.streams import written
+
+
+class IdentityJoint(GeneratedJoint):
+    """mixing = I, from no logits; not multiplied with."""
+
+    def mixing(self, raw: jax.Array) -> jax.Array:
+        del raw
+        return jnp.eye(self.n_streams)[..., None]
+
+    def coefficients(self, state: jax.Array):
+        pre, post, mixing = super().coefficients(state)
+        return pre, post + self.coefficient_eps, mixing
+
+    def write(self, state: jax.Array, branch: jax.Array, kept, i: jax.Array):
+        del i
+        return written(state, None, kept["post"], [branch] * len(state))
+
+
+class IdentityHC(GeneratedStreams):
+    """new = x + H_post^T F(H_pre x): read and write weights of mHC, H_res = I.
+
+        H_pre = sigmoid(raw_pre) + e   H_post = 2 sigmoid(raw_post) + e
+
+    raw = alpha * (v' phi) + bias, as in `GeneratedJoint`, with
+    2 n_streams coefficients and two gates. What mHC gains beyond it is due to mixing.
+
+    n_streams = 1 is the plain residual, without parameters.
+
+    Source: models/hy_v4 of huggingface/transformers (e = `coefficient_eps`, there 1e-6);
+    ablation "Identity HC" of arXiv 2512.24880.
+    Departure: e is 0 by default, so that with alpha 0 it starts as Pre-LN exactly.
+    """
+
+    traced = ("alpha_init", "phi_std")
+    joint = IdentityJoint
+
+    @staticmethod
+    def check(
+        *,
+        n_streams: int = 4,
+        start: str = "uniform",
+        alpha_init: float = 0.01,
+        phi_std: float = 0.02,
+        eps: float = 1e-6,
+        coefficient_eps: float = 0.0,
+        expand: str = "copy",
+        reduce: str = "mean",
+    ) -> None:
+        check_generated(
+            n_streams=n_streams,
+            start=start,
+            alpha_init=alpha_init,
+            phi_std=phi_std,
+            eps=eps,
+            expand=expand,
+            reduce=reduce,
+            coefficient_eps=coefficient_eps,
+        )
+
+    def __init__(
+        self,
+        *,
+        n_streams: int = 4,
+        start: str = "uniform",
+        alpha_init: float = 0.01,
+        phi_std: float = 0.02,
+        eps: float = 1e-6,
+        coefficient_eps: float = 0.0,
+        expand: str = "copy",
+        reduce: str = "mean",
+    ):
+        """Args: as of `blocks.residual.mhc.MHC`."""
+        super().__init__(
+            n_streams=n_streams,
+            start=start,
+            alpha_init=alpha_init,
+            phi_std=phi_std,
+            eps=eps,
+            expand=expand,
+            reduce=reduce,
+            coefficient_eps=coefficient_eps,
+        )
+
+    def res_init(self) -> jax.Array:
+        return jnp.zeros((0,), jnp.float32)

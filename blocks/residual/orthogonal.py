@@ -1,0 +1,110 @@
+"""Orthogonal stream mixing by the Cayley transform."""
+
+import jax
+import jax.numpy as jnp
+
+from blocks.residual.generated import (
+    GeneratedJoint,
+    GeneratedStreams,
+    check_generated,
+)
+
+
+def skew(raw: jax.Array, n: int) -> jax.Array:
+    """[n (n - 1) / 2, tokens] -> skew-symmetric [n, n, tokens].
+
+    The entries above the diagonal, row by row.
+    """
+    rows, columns = jnp.triu_indices(n, 1)
+    upper = jnp.zeros((n, n, raw.shape[-1]), raw.dtype).at[rows, columns].set(raw)
+    return upper - upper.transpose(1, 0, 2)
+
+
+def cayley(a: jax.Array) -> jax.Array:
+    """(I + A)^-1 (I - A) of skew-symmetric [n, n, tokens]: rotations.
+
+    Gauss-Jordan elimination over all tokens at once. Without exchange of rows: the
+    symmetric part of I + A is I, so no pivot is below 1.
+    """
+    n = len(a)
+    eye = jnp.eye(n, dtype=a.dtype)[..., None]
+    rows = jnp.concatenate([eye + a, eye - a], axis=1)
+    for k in range(n):
+        pivot = rows[k] / rows[k, k]
+        rows = (rows - rows[:, k, None] * pivot).at[k].set(pivot)
+    return rows[:, n:]
+
+
+class OrthogonalJoint(GeneratedJoint):
+    """mixing = Cayley(skew(raw_res)), from n (n - 1) / 2 logits."""
+
+    def mixing(self, raw: jax.Array) -> jax.Array:
+        return cayley(skew(raw, self.n_streams))
+
+
+class Orthogonal(GeneratedStreams):
+    """new = H_res x + H_post^T F(H_pre x), H_res a rotation of the streams.
+
+        H_res = (I + A)^-1 (I - A)      A skew-symmetric, entries raw_res
+
+    H_pre, H_post, raw and the parameters as in `GeneratedJoint`. Every singular value of
+    H_res is 1, at any depth: streams are never averaged away. Entries may be negative,
+    rows do not sum to 1, and the mean of the streams is not kept. raw_res starts at 0:
+    H_res = I.
+
+    n_streams = 1 is the plain residual, without parameters.
+
+    Source: the orthogonal variant of arXiv 2602.18308 (JPmHC).
+    Departure: there the transform is iterated; here it is solved for exactly. Initial
+    values and the other maps are those of `blocks.residual.mhc.MHC`.
+    """
+
+    traced = ("alpha_init", "phi_std")
+    joint = OrthogonalJoint
+
+    @staticmethod
+    def check(
+        *,
+        n_streams: int = 4,
+        start: str = "uniform",
+        alpha_init: float = 0.01,
+        phi_std: float = 0.02,
+        eps: float = 1e-6,
+        expand: str = "copy",
+        reduce: str = "mean",
+    ) -> None:
+        check_generated(
+            n_streams=n_streams,
+            start=start,
+            alpha_init=alpha_init,
+            phi_std=phi_std,
+            eps=eps,
+            expand=expand,
+            reduce=reduce,
+        )
+
+    def __init__(
+        self,
+        *,
+        n_streams: int = 4,
+        start: str = "uniform",
+        alpha_init: float = 0.01,
+        phi_std: float = 0.02,
+        eps: float = 1e-6,
+        expand: str = "copy",
+        reduce: str = "mean",
+    ):
+        """Args: as of `blocks.residual.mhc.MHC`."""
+        super().__init__(
+            n_streams=n_streams,
+            start=start,
+            alpha_init=alpha_init,
+            phi_std=phi_std,
+            eps=eps,
+            expand=expand,
+            reduce=reduce,
+        )
+
+    def res_init(self) -> jax.Array:
+        n = self.n_streams
+        return jnp.zeros((n * (n - 1) // 2,), jnp.float32)

@@ -1,0 +1,406 @@
+"""What every residual scheme promises. Each conf/residual/*.yaml is found and tested.
+
+The oracle of a scheme is found by the stem of its YAML, or by the module of its class,
+in blocks.oracle.residual and blocks.oracle.streams; how it is written stands there.
+"""
+
+import functools
+import inspect
+from pathlib import Path
+
+import hydra
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.test_util import check_grads
+from omegaconf import OmegaConf
+
+from blocks.block import Block
+from blocks.ffn.mlp import MLP
+from blocks.norms.rmsnorm import RMSNorm
+from blocks.oracle import residual as single_stream_oracle
+from blocks.oracle import streams as streams_oracle
+from blocks.parameters import ROLES, layout_of
+from blocks.placement import Placement
+from blocks.site import Site
+from blocks.stack import Stack
+
+CONF = Path(__file__).parents[3] / "conf" / "residual"
+CHOICES = sorted(path.stem for path in CONF.glob("*.yaml"))
+D_MODEL = 8
+TOKENS = 3
+N_LAYERS, PER_BLOCK = 2, 2
+NAMES = ("attn", "ffn")
+
+
+def node_of(choice):
+    return OmegaConf.to_container(OmegaConf.load(CONF / f"{choice}.yaml"))
+
+
+@functools.cache
+def scheme_of(choice):
+    return hydra.utils.instantiate(node_of(choice))
+
+
+@functools.cache
+def takes_post_norm(choice):
+    """The post_norms a scheme can be made with: None, RMSNorm, or either."""
+    possible = []
+    for post_norm in (None, RMSNorm):
+        try:
+            nnx.eval_shape(lambda n=post_norm: joint(scheme_of(choice), 0, n))
+        except ValueError as error:
+            if "post_norm" not in str(error):
+                raise
+        else:
+            possible.append(post_norm)
+    assert possible
+    return tuple(possible)
+
+
+def joint(scheme, i, post_norm):
+    layer, index = divmod(i, PER_BLOCK)
+    return scheme.make_joint(
+        D_MODEL,
+        site=Site(NAMES[index], layer, N_LAYERS, index, PER_BLOCK),
+        post_norm=post_norm,
+        rngs=nnx.Rngs(i),
+    )
+
+
+class Chain(nnx.Module):
+    """Two blocks of two sub-layers, F_i(u) = tanh(u @ W_i), and nothing else."""
+
+    def __init__(self, scheme, post_norm):
+        self.ends = scheme.make_ends(
+            D_MODEL, n_layers=N_LAYERS, norm=RMSNorm, rngs=nnx.Rngs(99)
+        )
+        for i in range(N_LAYERS * PER_BLOCK):
+            setattr(self, f"joint_{i}", joint(scheme, i, post_norm))
+
+    def __call__(self, x):
+        """What comes out, the inputs of the branches, and the states on the way."""
+        state = self.ends.open(x)
+        inputs, states = [], [state]
+        for i, weight in enumerate(weights()):
+            own = getattr(self, f"joint_{i}")
+            u, kept = own.read(state, jnp.int32(i))
+            branch = jnp.tanh(u @ jnp.asarray(weight, u.dtype))
+            state = own.write(state, branch, kept, jnp.int32(i))
+            inputs.append(u)
+            states.append(state)
+        return self.ends.close(state), inputs, states
+
+
+def weights():
+    shape = (N_LAYERS * PER_BLOCK, D_MODEL, D_MODEL)
+    return np.random.default_rng(7).normal(size=shape) / np.sqrt(D_MODEL)
+
+
+def tokens(dtype=np.float32, scale=1.0):
+    x = np.random.default_rng(8).normal(size=(TOKENS, D_MODEL))
+    return jnp.asarray(scale * x, dtype)
+
+
+@functools.cache
+def chain_of(choice, post_norm=None):
+    """Graph definition and parameters moved off their initial values."""
+
+    def make():
+        return nnx.split(Chain(scheme_of(choice), post_norm), nnx.Param, ...)
+
+    chain = nnx.eval_shape(lambda: Chain(scheme_of(choice), post_norm))
+    graphdef, abstract, rest = nnx.split(chain, nnx.Param, ...)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(abstract))
+    assert not jax.tree.leaves(rest)
+    params = jax.jit(lambda: make()[1])()
+    rng = np.random.default_rng(9)
+    moved = jax.tree.map(
+        lambda p: (p + 0.2 * rng.uniform(-1, 1, p.shape)).astype(p.dtype), params
+    )
+    return graphdef, moved, rest
+
+
+def run(choice, post_norm, params, x):
+    graphdef, _, rest = chain_of(choice, post_norm)
+    return nnx.merge(graphdef, params, rest)(x)
+
+
+def oracle_run(choice, params, x):
+    """The same chain by the functions of the oracle."""
+    node = node_of(choice)
+    keywords = {k: v for k, v in node.items() if not k.startswith("_")}
+    keywords |= dict(n_layers=N_LAYERS, per_block=PER_BLOCK)
+    keywords |= dict(n_sublayers=N_LAYERS * PER_BLOCK)
+    names = (choice, node["_target_"].split(".")[-2])
+
+    def find(what, default=None):
+        for module in (single_stream_oracle, streams_oracle):
+            for name in names:
+                if hasattr(module, f"{name}_{what}"):
+                    return getattr(module, f"{name}_{what}")
+        assert default, f"no oracle {names[0]}_{what} or {names[1]}_{what}"
+        return default
+
+    write = find("write")
+    read = find("read", lambda state, params, i, **_: (state, None))
+    open_ = find("open", lambda x, params, **_: x)
+    close = find("close", lambda state, params, **_: state)
+    own = {}
+    for path, variable in nnx.to_flat_state(params):
+        name = "/".join(map(str, path[1:]))
+        value = np.asarray(variable[...], np.float64)
+        own.setdefault(path[0], {})[name] = value
+    state, inputs = open_(x, own.get("ends", {}), **keywords), []
+    for i, weight in enumerate(weights()):
+        mine = own.get(f"joint_{i}", {})
+        u, kept = read(state, mine, i, **keywords)
+        state = write(state, np.tanh(u @ weight), kept, mine, i, **keywords)
+        inputs.append(u)
+    return close(state, own.get("ends", {}), **keywords), inputs
+
+
+@pytest.fixture(params=CHOICES)
+def choice(request):
+    return request.param
+
+
+def test_there_are_choices():
+    assert {"add", "hc", "hc_static", "mhc", "frac"} <= set(CHOICES)
+
+
+# -- configuration ---------------------------------------------------------------------
+
+
+def test_yaml_is_placed_at_the_scheme_of_the_model(choice):
+    first = (CONF / f"{choice}.yaml").read_text().splitlines()[0]
+    assert first == "# @package model.residual"
+
+
+def test_yaml_names_every_keyword_that_a_config_can_set(choice):
+    node = node_of(choice)
+    scheme = hydra.utils.get_class(node["_target_"])
+    given = {k: v for k, v in node.items() if not k.startswith("_")}
+    keywords = inspect.signature(scheme.__init__).parameters
+    accepted = {
+        name
+        for name, p in keywords.items()
+        if p.default is None or isinstance(p.default, (bool, int, float, str))
+    }
+    assert accepted <= set(given) <= set(keywords)
+    plain = {
+        k: v
+        for k, v in given.items()
+        if k in inspect.signature(scheme.check).parameters
+    }
+    scheme.check(**plain)
+    assert set(scheme.traced) <= set(given)
+
+
+def test_post_norm_is_refused_by_schemes_of_several_streams(choice):
+    scheme = scheme_of(choice)
+    if hasattr(scheme, "n_streams"):
+        with pytest.raises(ValueError, match="post_norm.*n_streams=4"):
+            joint(scheme, 0, RMSNorm)
+
+
+def test_parameters_are_float32_and_have_a_role(choice):
+    _, params, _ = chain_of(choice, takes_post_norm(choice)[0])
+    for path, variable in nnx.to_flat_state(params):
+        assert variable.dtype == jnp.float32, path
+        assert variable.get_metadata()["role"] in ROLES, path
+
+
+# -- the arithmetic --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_equals_the_oracle(choice, dtype):
+    tolerance = {"float32": 1e-5, "float64": 1e-12}[dtype]
+    for post_norm in takes_post_norm(choice):
+        _, params, _ = chain_of(choice, post_norm)
+        with jax.enable_x64(dtype == "float64"):
+            x = tokens(dtype)
+            y, inputs, _ = jax.jit(functools.partial(run, choice, post_norm))(params, x)
+        wanted, wanted_inputs = oracle_run(choice, params, np.asarray(x, np.float64))
+        for a, b in zip([*inputs, y], [*wanted_inputs, wanted], strict=True):
+            assert a.shape == b.shape
+            assert a.dtype == dtype
+            scale = max(1.0, np.abs(b).max())
+            np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+def test_keeps_shapes_and_dtypes(choice):
+    # A scan carries the state: nothing about it may change from layer to layer.
+    for post_norm in takes_post_norm(choice):
+        _, params, _ = chain_of(choice, post_norm)
+        x = tokens(jnp.bfloat16)
+        y, inputs, states = jax.eval_shape(
+            functools.partial(run, choice, post_norm), params, x
+        )
+        for u in [*inputs, y]:
+            assert (u.shape, u.dtype) == (x.shape, x.dtype)
+        described = [jax.tree.map(lambda a: (a.shape, a.dtype), s) for s in states]
+        assert described == described[:1] * len(described)
+
+
+def test_bfloat16_streams_are_as_good_as_their_rounding(choice):
+    post_norm = takes_post_norm(choice)[0]
+    _, params, _ = chain_of(choice, post_norm)
+    x = tokens(jnp.bfloat16)
+    y, _, _ = jax.jit(functools.partial(run, choice, post_norm))(params, x)
+    wanted, _ = oracle_run(choice, params, np.asarray(x, np.float64))
+    # A rounding is 2^-8; there are four sub-layers, and branches in bfloat16.
+    error = np.abs(np.asarray(y, np.float64) - wanted).max()
+    assert error < 0.04 * max(1.0, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradient_is_finite(choice, dtype):
+    post_norm = takes_post_norm(choice)[0]
+    _, params, _ = chain_of(choice, post_norm)
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def gradient(params, x):
+        y, _, _ = run(choice, post_norm, params, x)
+        return jnp.sum(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)) * y.reshape(-1))
+
+    for scale in (0.0, 1e-20, 1e4):
+        for leaf in jax.tree.leaves(gradient(params, tokens(dtype, scale))):
+            assert jnp.isfinite(leaf).all(), scale
+
+
+def test_gradient_equals_central_differences(choice, float64):
+    for post_norm in takes_post_norm(choice):
+        _, params, _ = chain_of(choice, post_norm)
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
+        check_grads(
+            jax.jit(lambda p, x, n=post_norm: run(choice, n, p, x)[0]),
+            (params, tokens(jnp.float64)),
+            order=1,
+            modes=["rev"],
+            atol=1e-7,
+            rtol=1e-7,
+            eps=1e-5,
+        )
+
+
+def test_tokens_do_not_meet(choice):
+    post_norm = takes_post_norm(choice)[0]
+    _, params, _ = chain_of(choice, post_norm)
+    gradient = jax.jit(
+        jax.grad(lambda x: jnp.sum(run(choice, post_norm, params, x)[0][1] ** 2))
+    )(tokens())
+    assert (gradient[jnp.array([0, 2])] == 0).all()
+    assert (gradient[1] != 0).any()
+
+
+# -- through the stack -----------------------------------------------------------------
+
+
+def make_block(choice, post_norm, *, layer, rngs, like=0):
+    del like
+    ffn = functools.partial(MLP, D_MODEL, 4)
+    placement = Placement(post_norm=post_norm is not None)
+    return Block(
+        D_MODEL,
+        {"ffn": (ffn, RMSNorm, placement)},
+        residual=scheme_of(choice),
+        layer=layer,
+        n_layers=N_LAYERS,
+        rngs=rngs,
+    )
+
+
+def make_stack(choice, post_norm, remat="auto"):
+    make = functools.partial(make_block, choice, post_norm)
+    return Stack(make, N_LAYERS, remat=remat, rngs=nnx.Rngs(0))
+
+
+def stack_params(choice, post_norm, seed=3):
+    layout = layout_of(lambda: make_stack(choice, post_norm))
+    params = jax.jit(lambda: layout.split(make_stack(choice, post_norm))[0])()
+    rng = np.random.default_rng(seed)
+    moved = {k: v + 0.2 * rng.normal(size=v.shape) for k, v in params.items()}
+    return layout, {k: jnp.asarray(v, jnp.float32) for k, v in moved.items()}
+
+
+def opened(choice, x):
+    ends = scheme_of(choice).make_ends(
+        D_MODEL, n_layers=N_LAYERS, norm=RMSNorm, rngs=nnx.Rngs(0)
+    )
+    return ends.open(x)
+
+
+def total(state):
+    return sum(
+        jnp.sum(jnp.cos(jnp.arange(leaf.size)) * leaf.reshape(-1))
+        for leaf in jax.tree.leaves(state)
+    )
+
+
+def test_scanned_and_checkpointed_equals_looped(choice, float64):
+    post_norm = takes_post_norm(choice)[0]
+    layout, params = stack_params(choice, post_norm)
+    params = {k: v.astype(jnp.float64) for k, v in params.items()}
+    single = layout_of(
+        lambda: make_block(choice, post_norm, layer=jnp.int32(0), rngs=nnx.Rngs(0))
+    )
+    x = tokens(jnp.float64)
+
+    def scanned(params):
+        return total(layout.merge(params, {})(opened(choice, x), (1, TOKENS))[0])
+
+    def looped(params):
+        state = opened(choice, x)
+        for i in range(N_LAYERS):
+            own = {k.removeprefix("layers/"): v[i] for k, v in params.items()}
+            block = single.merge(own, {})
+            memory = block.first_memory(TOKENS, x.dtype)
+            state, _, _ = block(state, memory, (1, TOKENS), jnp.int32(i))
+        return total(state)
+
+    value, gradient = jax.jit(jax.value_and_grad(scanned))(params)
+    wanted, wanted_gradient = jax.jit(jax.value_and_grad(looped))(params)
+    np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    for path, want in wanted_gradient.items():
+        atol = 1e-11 * (1 + np.abs(want).max())
+        np.testing.assert_allclose(gradient[path], want, rtol=0, atol=atol)
+
+
+def test_members_under_vmap_equal_each_alone(choice):
+    post_norm = takes_post_norm(choice)[0]
+    layout, one = stack_params(choice, post_norm, seed=3)
+    _, two = stack_params(choice, post_norm, seed=4)
+    both = {k: jnp.stack([one[k], two[k]]) for k in one}
+    x = tokens()
+
+    def loss(params):
+        return total(layout.merge(params, {})(opened(choice, x), (1, TOKENS))[0])
+
+    step = jax.value_and_grad(loss)
+    values, gradients = jax.jit(jax.vmap(step))(both)
+    for i, params in enumerate((one, two)):
+        value, gradient = jax.jit(step)(params)
+        np.testing.assert_allclose(values[i], value, rtol=1e-5, atol=1e-5)
+        for path, want in gradient.items():
+            atol = 1e-5 * (1 + np.abs(want).max())
+            np.testing.assert_allclose(gradients[path][i], want, rtol=0, atol=atol)
+
+
+def test_what_a_probe_sees_has_one_row_per_sublayer(choice):
+    post_norm = takes_post_norm(choice)[0]
+    layout, params = stack_params(choice, post_norm)
+
+    @jax.jit
+    def measured(params):
+        model = layout.merge(params, {})
+        taps = jnp.zeros((N_LAYERS, 1))
+        return model(opened(choice, tokens()), (1, TOKENS), stream_taps=taps)[1]
+
+    for name, values in measured(params).items():
+        assert values.shape[:2] == (N_LAYERS, 1), name
+        assert jnp.isfinite(values).all(), name
