@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--strict",
         action="store_true",
-        help="exit 1 unless every run completed and every expectation was confirmed",
+        help="exit 3 unless every run completed and every expectation was confirmed",
     )
     catalogue = commands.add_parser("catalogue", help=COMMANDS["catalogue"])
     catalogue.add_argument(

@@ -16,11 +16,11 @@ BRANCH = "branch_mean_square"
 # this factor: wider than the scatter of a few seeds, far from a factor of 64.
 SAME_FACTOR = 1.5
 PRE_TYPE_EXPONENT = -0.2
-# Placement -> theory, exponent of large L, and what the scheme takes off the mean square
+# Placement or residual scheme -> theory, exponent of large L, and what the scheme takes off the mean square
 # of the first branch (DeepNorm scales both weights by beta = (8 L)^-1/4).
 NAMED = {
     "deepnorm": (meanfield.deepnorm, -0.5, lambda depth: 8 * depth),
-    "lns": (meanfield.layernorm_scaling, -0.5, lambda depth: 1),
+    "layernorm_scaling": (meanfield.layernorm_scaling, -0.5, lambda depth: 1),
     "depth_mup": (meanfield.depth_scaled, -0.5, lambda depth: depth),
 }
 # So many depths between which a curve without a closed form is interpolated.
@@ -107,7 +107,7 @@ def theory_for(
         return _no_theory(s0, v, "s0^2 must be positive and v not negative")
     stream = per_depth(STREAM)
     norm = _only(of_variant, "config.model.norm._target_").rpartition(".")[2]
-    if norm in meanfield.POINTWISE or _only(of_variant, "choice.placement") in NAMED:
+    if norm in meanfield.POINTWISE or _name(of_variant) in NAMED:
         if not _is_one_site_per_block(of_variant, probes):
             return _no_theory(s0, v, "only known for feed-forward stacks")
         known = _named_scheme(of_variant, norm, s0, per_depth(BRANCH, "first"))
@@ -159,9 +159,10 @@ def _named_scheme(runs: pl.DataFrame, norm: str, s0: float, first: dict[int, flo
             )
 
         return "pointwise", -0.25, v, scheme
-    function, asymptote, factor = NAMED[place]
+    name = _name(runs)
+    function, asymptote, factor = NAMED[name]
     v = float(np.mean([value * factor(depth) for depth, value in first.items()]))
-    return place, asymptote, v, lambda depth: function(depth, s0_square=s0, v=v)
+    return name, asymptote, v, lambda depth: function(depth, s0_square=s0, v=v)
 
 
 def _mean_field(name, asymptote, v, scheme, s0, stream, law) -> Theory:
@@ -172,6 +173,12 @@ def _mean_field(name, asymptote, v, scheme, s0, stream, law) -> Theory:
     exponent = slope_interval(np.log(law.depths), {0: logs}).mean
     said = "stream is that of" if stream else "by its name, without the stream:"
     return Theory(name, exponent, asymptote, s0, v, f"{said} {name}", scheme)
+
+
+def _name(runs: pl.DataFrame) -> str:
+    """The residual scheme where that is named in `NAMED`, else the placement."""
+    scheme = _only(runs, "choice.residual")
+    return scheme if scheme in NAMED else _only(runs, "choice.placement")
 
 
 def _only(runs: pl.DataFrame, column: str, cast: type = str):

@@ -24,7 +24,9 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 class LanguageModel(nnx.Module):
     """Token embedding, a stack of attention and feed-forward blocks, a head.
 
-        x = embedding_norm(scale * table[tokens] + embedding_positions)
+        x = embedding_norm(
+            embedding_scale * scale * table[tokens] + embedding_positions
+        )
         x = close(blocks(open(x)))
         logits = logit_scale * final_norm(x) @ head     head: [d_model, vocab_size]
         logits = cap * tanh(logits / cap)               where logit_softcap is given
@@ -43,8 +45,8 @@ class LanguageModel(nnx.Module):
         pattern: layers with other parts (`blocks.pattern`), or None.
         residual: the residual scheme. placement: where norms sit. init: initial values.
         tied_head: the head is the transposed table.
-        embedding_scale_init: initial value of a learned factor on the embedding,
-            None for no factor.
+        embedding_scale: fixed factor on the embedding: sqrt(d_model) in Gemma.
+        embedding_scale_init: initial value of a learned factor on it, None for none.
         logit_scale, logit_softcap: of the logits. head_bias: the head learns an offset.
         dtype: of the activations. remat: see `blocks.stack`.
         stack: how the blocks are held and run.
@@ -62,6 +64,7 @@ class LanguageModel(nnx.Module):
         vocab_size: int | None = None,
         n_kv_heads: int | None = None,
         d_head: int | None = None,
+        embedding_scale: float = 1.0,
         embedding_scale_init: float | None = None,
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
@@ -86,6 +89,8 @@ class LanguageModel(nnx.Module):
             raise ValueError(
                 f"n_heads={n_heads} is not divisible by n_kv_heads={n_kv_heads}"
             )
+        if not (math.isfinite(embedding_scale) and embedding_scale > 0):
+            raise ValueError(f"embedding_scale must be positive, got {embedding_scale}")
         if embedding_scale_init is not None and not math.isfinite(embedding_scale_init):
             raise ValueError(
                 f"embedding_scale_init must be finite, got {embedding_scale_init}"
@@ -124,6 +129,7 @@ class LanguageModel(nnx.Module):
         pattern: Callable | None = None,
         tied_head: bool = False,
         head_bias: bool = False,
+        embedding_scale: float = 1.0,
         embedding_scale_init: float | None = None,
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
@@ -135,6 +141,7 @@ class LanguageModel(nnx.Module):
         if vocab_size is None:
             raise ValueError("vocab_size is needed to build a language model")
         self.dtype = dtype
+        self.fixed_embedding_scale = embedding_scale
         self.logit_scale = logit_scale
         self.logit_softcap = logit_softcap
         key = rngs.params()
@@ -238,6 +245,8 @@ class LanguageModel(nnx.Module):
     def embed(self, tokens: jax.Array) -> jax.Array:
         """[batch, seq] integers -> [batch * seq, d_model], entering the first block."""
         x = self.table[...][tokens.reshape(-1)].astype(self.dtype)
+        if self.fixed_embedding_scale != 1.0:
+            x = self.fixed_embedding_scale * x
         if self.embedding_scale is not None:
             x = x * self.embedding_scale[...].astype(x.dtype)
         if self.embedding_positions is not None:

@@ -112,6 +112,8 @@ def plain(text: str) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Writes a PNG at 150 dpi, and beside it the same as PDF: vectors, fonts embedded."""
     figure.savefig(path.with_suffix(".png"), dpi=DPI, facecolor="white")
+    # The layout is that of the PNG: finding it again would take as long as drawing.
+    figure.set_layout_engine("none")
     # Type 42 keeps text as text; journals refuse type 3. No date: equal figures are
     # equal files.
     with matplotlib.rc_context({"pdf.fonttype": 42}):

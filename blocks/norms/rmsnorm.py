@@ -99,10 +99,11 @@ class RMSNorm(nnx.Module):
 def rounded(x: jax.Array, dtype) -> jax.Array:
     """`x` in `dtype`, with a rounding that XLA keeps.
 
-    Inside jit XLA takes a float32 value rounded to bfloat16 and widened again for the
-    product as the unrounded value (its excess-precision option): a quarter of the
-    outputs then differ in the last bit. reduce_precision is not taken out. For float16
-    it would round subnormal numbers to zero, and nothing is taken out there.
+    Inside jit XLA may take a float32 value rounded to bfloat16 and widened again for
+    the product as the unrounded value (its excess-precision option; on CPU it does so
+    for large arrays): a quarter of the outputs then differ in the last bit.
+    reduce_precision is not taken out. For float16 it would round subnormal numbers to
+    zero, and nothing is taken out there.
     """
     if dtype == jnp.bfloat16:
         x = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)

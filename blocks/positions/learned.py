@@ -20,10 +20,12 @@ class LearnedPositions(nnx.Module):
     traced = ()
 
     @staticmethod
-    def check() -> None:
-        """Nothing to refuse."""
+    def check(*, max_len: int) -> None:
+        """Raises ValueError for a table without rows."""
+        if max_len < 1:
+            raise ValueError(f"max_len must be positive, got {max_len}")
 
-    def __init__(self, d_model: int, max_len: int, *, init=None, rngs: nnx.Rngs):
+    def __init__(self, d_model: int, *, max_len: int, init=None, rngs: nnx.Rngs):
         """Args:
             d_model: width of the embedding.
             max_len: longest sequence.
@@ -33,8 +35,7 @@ class LearnedPositions(nnx.Module):
         Raises:
             ValueError: `max_len` is not positive.
         """
-        if max_len < 1:
-            raise ValueError(f"max_len must be positive, got {max_len}")
+        self.check(max_len=max_len)
         init = Normal() if init is None else init
         table = init.embedding(rngs.params(), (max_len, d_model))
         self.table = nnx.Param(table, role="position")

@@ -32,7 +32,6 @@ class SinusoidalPositions(nnx.Module):
     def __init__(
         self,
         d_model: int,
-        max_len: int,
         *,
         base: float = 10000.0,
         init=None,
@@ -40,13 +39,13 @@ class SinusoidalPositions(nnx.Module):
     ):
         """Args:
             d_model: width of the embedding, even.
-            max_len, init, rngs: unused; positions that are learned need them.
             base: 2 pi * base bounds the longest period, in tokens.
+            init, rngs: unused; positions that are learned need them.
 
         Raises:
             ValueError: `d_model` is odd, or `base` is not above 1.
         """
-        del max_len, init, rngs
+        del init, rngs
         self.check(base=base)
         if d_model < 2 or d_model % 2:
             raise ValueError(f"d_model must be even and positive, got {d_model}")

@@ -17,6 +17,9 @@ def test_number_of_seeds_is_the_smallest_that_is_enough():
     # t_{9, 0.975} = 2.262157, t_{8, 0.975} = 2.306004 in any table.
     assert 2.262157 * 0.0266 / math.sqrt(10) <= 0.02 < 2.306004 * 0.0266 / 3
     assert seeds_needed(0.0266, 0.02) == 10
+    # t_{1, 0.975} / sqrt(2) = 8.985, t_{2, 0.975} / sqrt(3) = 2.484.
+    assert seeds_needed(1.0, 3.1) == 3
+    assert seeds_needed(1.0, 8.99) == 2
     assert seeds_needed(0.0, 0.02) == 2
     assert seeds_needed(math.nan, 0.02) is None
     assert seeds_needed(1e6, 1e-6) is None

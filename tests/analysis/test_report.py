@@ -168,6 +168,13 @@ def test_depth_report_states_law_theory_and_verdict(tmp_path, make_depth_runs):
     assert summary["figures"] == [f"figures/{p.name}" for p in report.figures]
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes seconds and has tests of its own."""
+    monkeypatch.setattr(report_module, "figures_of", lambda *_: {})
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_one_seed_and_one_depth_are_reported_as_what_they_are(
     tmp_path, make_depth_runs, make_run
 ):
@@ -254,6 +261,7 @@ def test_command_prints_the_summary_and_whole_paths(losses, capsys):
     assert main(["report", str(losses), "--strict"]) == 3
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_strict_is_content_with_confirmed_and_completed(tmp_path, make_depth_runs):
     home = tmp_path / "x"
     tags = {"expected": [EXPECTED]}

@@ -115,7 +115,7 @@ def added(theory):
     [
         ("derf.Derf", "pre", meanfield.pointwise, {"function": "Derf"}),
         ("dyt.DyT", "pre", meanfield.pointwise, {"function": "DyT"}),
-        ("layernorm.LayerNorm", "lns", meanfield.layernorm_scaling, {}),
+        ("layernorm.LayerNorm", "layernorm_scaling", meanfield.layernorm_scaling, {}),
         ("layernorm.LayerNorm", "depth_mup", meanfield.depth_scaled, {}),
     ],
 )
@@ -164,10 +164,10 @@ def test_a_name_does_not_count_where_the_stream_says_otherwise(tmp_path, make_ru
         theory = meanfield.pre(depth)
         return stack(theory, added(theory))
 
-    table = write(tmp_path / "x", make_run, probes, placement="lns")
+    table = write(tmp_path / "x", make_run, probes, placement="layernorm_scaling")
     theory = theory_of(table)
     assert theory.shape == "none"
-    assert theory.reason == "stream is not that of lns"
+    assert theory.reason == "stream is not that of layernorm_scaling"
 
 
 @pytest.mark.parametrize(

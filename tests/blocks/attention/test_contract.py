@@ -135,8 +135,8 @@ def test_keeps_shape_and_dtype_and_gradients_are_finite(choice, dtype):
 
         return jax.value_and_grad(loss, (0, 1))(params, x)
 
-    # float16 ends at 65504, which linear maps of 1e4 may pass.
-    largest = 100.0 if dtype == jnp.float16 else 1e4
+    # float16 ends at 65504, which gradients in kernels soon pass.
+    largest = 10.0 if dtype == jnp.float16 else 1e4
     for scale in (0.0, 1e-20, 1.0, largest):
         x = jnp.asarray(scale * tokens()).astype(dtype)
         for array in jax.tree.leaves(value_and_gradients(params, x)):

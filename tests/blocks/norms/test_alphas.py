@@ -1,6 +1,8 @@
 """The published initial slopes of DyT."""
 
+import numpy as np
 import pytest
+from flax import nnx
 
 from blocks.norms.alphas import published_alpha
 from experiments import api
@@ -75,3 +77,29 @@ def test_a_misspelled_word_is_refused_with_its_path():
 def test_auto_composes(norm):
     (config,) = api.compose([f"norm={norm}", "model.norm.alpha_init=auto"])
     assert config.model["norm"]["alpha_init"] == "auto"
+
+
+@pytest.mark.parametrize("norm, factor", [("dyt", 1.0), ("derf", 1.205)])
+def test_auto_reaches_every_norm_of_a_model(norm, factor):
+    (config,) = api.compose(
+        [
+            f"norm={norm}",
+            "model.norm.alpha_init=auto",
+            "model.d_model=4096",
+            *("model.n_heads=1", "model.d_head=2", "model.d_ff=2", "model.n_layers=2"),
+            "model.vocab_size=2",
+        ]
+    )
+    model = config.model.build({}, "model")
+    model = model(rngs=nnx.Rngs(0)) if callable(model) else model
+    state = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    alphas = {"/".join(map(str, p)): v[...] for p, v in state if p[-1] == "alpha"}
+    expected = {
+        "blocks/layers/attn/in_norm/alpha": [[0.8], [0.8]],
+        "blocks/layers/ffn/in_norm/alpha": [[0.2], [0.2]],
+        "final_norm/alpha": [0.2],
+    }
+    assert alphas.keys() == expected.keys()
+    for path, values in expected.items():
+        values = np.array(values) / factor
+        np.testing.assert_allclose(alphas[path], values, rtol=1e-6, err_msg=path)

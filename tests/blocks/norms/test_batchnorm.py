@@ -109,6 +109,16 @@ def test_running_statistics_after_one_step(vectors, rule, keywords):
     np.testing.assert_array_equal(y, biased)  # the divisor of y does not change
 
 
+def test_all_axes_but_the_last_are_tokens():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    deep, flat = (make(4, momentum=0.5, unbiased=True) for _ in range(2))
+    np.testing.assert_allclose(
+        deep(x).reshape(6, 4), flat(x.reshape(6, 4)), rtol=1e-6, atol=1e-6
+    )
+    np.testing.assert_allclose(deep.mean[...], flat.mean[...], rtol=1e-6)
+    np.testing.assert_allclose(deep.var[...], flat.var[...], rtol=1e-6)
+
+
 def test_equals_flax():
     x = jax.random.normal(jax.random.key(0), (3, 2, 4, 5)) * 3 + 2
     ours = make(5)

@@ -24,8 +24,10 @@ CHOICES = sorted(path.stem for path in CONF.glob("*.yaml"))
 def made(request):
     text = (CONF / f"{request.param}.yaml").read_text()
     assert text.splitlines()[0] == "# @package model.embedding_positions"
-    make = hydra.utils.instantiate(OmegaConf.create(text))
-    return make(6, 9, init=Normal(embedding_std=0.5), rngs=nnx.Rngs(0))
+    # A table has as many rows as the run has tokens, which only the whole config knows.
+    config = OmegaConf.create({"seq_len": 9, "part": OmegaConf.create(text)})
+    make = hydra.utils.instantiate(config.part)
+    return make(6, init=Normal(embedding_std=0.5), rngs=nnx.Rngs(0))
 
 
 def expected(made, x):
@@ -75,22 +77,22 @@ def test_other_shapes_are_refused(made):
 
 
 def test_initial_table_is_that_of_an_embedding():
-    learned = LearnedPositions(64, 256, rngs=nnx.Rngs(0))
+    learned = LearnedPositions(64, max_len=256, rngs=nnx.Rngs(0))
     assert learned.table.shape == (256, 64)
     np.testing.assert_allclose(jnp.std(learned.table[...]), 0.02, rtol=0.03)
 
 
 def test_learned_positions_end():
-    learned = LearnedPositions(4, 3, rngs=nnx.Rngs(0))
+    learned = LearnedPositions(4, max_len=3, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="expected at most 3 tokens, got 4"):
         learned(jnp.ones((4, 4)), (1, 4))
     with pytest.raises(ValueError, match="max_len must be positive, got 0"):
-        LearnedPositions(4, 0, rngs=nnx.Rngs(0))
+        LearnedPositions(4, max_len=0, rngs=nnx.Rngs(0))
 
 
 def test_waves_by_hand():
     # Token 2 of four features: sin 2, cos 2, sin 0.02, cos 0.02.
-    waves = SinusoidalPositions(4, 3, rngs=nnx.Rngs(0))(jnp.zeros((3, 4)), (1, 3))
+    waves = SinusoidalPositions(4, rngs=nnx.Rngs(0))(jnp.zeros((3, 4)), (1, 3))
     np.testing.assert_allclose(waves[0], [0, 1, 0, 1])
     expected = [0.909297427, -0.416146837, 0.019998667, 0.999800007]
     np.testing.assert_allclose(waves[2], expected, rtol=1e-6)
@@ -98,6 +100,6 @@ def test_waves_by_hand():
 
 def test_senseless_waves_are_refused():
     with pytest.raises(ValueError, match="d_model must be even and positive, got 5"):
-        SinusoidalPositions(5, 3, rngs=nnx.Rngs(0))
+        SinusoidalPositions(5, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="base must be finite and above 1, got 1.0"):
         SinusoidalPositions.check(base=1.0)
