@@ -24,9 +24,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 class LanguageModel(nnx.Module):
     """Token embedding, a stack of attention and feed-forward blocks, a head.
 
-        x = embedding_norm(
-            embedding_scale * scale * table[tokens] + embedding_positions
-        )
+        x = embedding_norm(embedding_scale * table[tokens] + embedding_positions)
         x = close(blocks(open(x)))
         logits = logit_scale * final_norm(x) @ head     head: [d_model, vocab_size]
         logits = cap * tanh(logits / cap)               where logit_softcap is given

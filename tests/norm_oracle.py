@@ -5,12 +5,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 
-from blocks.oracle import norms
-
-try:
-    from blocks.oracle import pointwise_norms
-except ImportError:  # they are a file of their own
-    pointwise_norms = None
+from blocks.oracle import norms, pointwise_norms
 
 # In a YAML these say whether there is such a parameter, or how it is kept.
 LEARNED = {"gain", "bias"}

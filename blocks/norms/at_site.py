@@ -1,5 +1,6 @@
 """Building a norm for the place where it sits."""
 
+import functools
 import inspect
 from collections.abc import Callable
 
@@ -16,5 +17,10 @@ def make_norm(norm: Callable, width: int, site: str, *, rngs: nnx.Rngs) -> nnx.M
     """
     if site not in SITES:
         raise ValueError(f"site must be one of {', '.join(SITES)}, got {site!r}")
-    asks = "site" in inspect.signature(norm).parameters
+    made = norm
+    while isinstance(made, functools.partial):
+        made = made.func
+    # The signature of an nnx class itself is (*args, **kwargs).
+    init = made.__init__ if inspect.isclass(made) else made
+    asks = "site" in inspect.signature(init).parameters
     return norm(width, **({"site": site} if asks else {}), rngs=rngs)

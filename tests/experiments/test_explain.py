@@ -32,7 +32,7 @@ from experiments.explain import one_line
         (
             "norm=derf model.norm.alpha_inti=0.3",
             "model.norm.alpha_inti: Derf has no such keyword; did you mean alpha_init? "
-            "(it has alpha_init, shift_init)",
+            "(it has alpha_init, shift_init, shift, bias)",
         ),
         ("steps", "steps: not an override; expected key=value (or key=a,b with -m)"),
         ("=4", "=4: not an override; expected key=value"),

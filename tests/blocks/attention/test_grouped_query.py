@@ -183,13 +183,13 @@ def test_groups_equal_repeated_heads():
     )
 
 
-def products(jaxpr):
-    """Shapes of the operands of all matrix products, inner programs included."""
+def products(jaxpr, what="shape"):
+    """Shape or dtype of the operands of all matrix products, inner programs too."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
-            yield tuple(v.aval.shape for v in equation.invars)
+            yield tuple(getattr(v.aval, what) for v in equation.invars)
         for inner in jax.core.jaxprs_in_params(equation.params):
-            yield from products(inner)
+            yield from products(inner, what)
 
 
 def test_groups_do_not_repeat_keys_and_values():
@@ -295,6 +295,14 @@ def test_unit_vectors_and_tau_give_tau_times_the_cosine(float64, factor):
     np.testing.assert_allclose(d_tau, 0.96, rtol=1e-12)
     np.testing.assert_allclose(dq[0, 0, 0] * factor, [0.3584, -0.2688], rtol=1e-10)
     np.testing.assert_allclose(dk[0, 0, 0], [-0.2688, 0.3584], rtol=1e-10)
+
+
+def test_tau_does_not_widen_the_products():
+    attention = make(qk_norm=UnitNorm, tau_init=3.0)
+    half = jax.ShapeDtypeStruct((14, 12), jnp.bfloat16)
+    traced = jax.make_jaxpr(lambda x: attention(x, (2, 7)))(half)
+    found = {dtype for pair in products(traced.jaxpr, "dtype") for dtype in pair}
+    assert found == {jnp.dtype("bfloat16")}
 
 
 def test_tau_replaces_the_scale_and_sinks_are_drawn():

@@ -142,8 +142,11 @@ def test_a_sink_takes_weight_and_scores_without_bound_do_not_overflow():
     weights = attention_weights(scores, causal=False, sinks=jnp.array([3.0]))
     np.testing.assert_allclose(weights[0, 0], [1, 0])
     np.testing.assert_allclose(weights[0, 1], [1 / 3, 1 / 3], rtol=1e-6)
-    drained = attention_weights(scores, causal=False, sinks=jnp.array([2e30]))
+    function = lambda *a: attention_weights(a[0], causal=False, sinks=a[1])  # noqa: E731
+    drained, pull = jax.vjp(function, scores, jnp.array([2e30]))
     assert (drained == 0).all()
+    for gradient in pull(jnp.ones_like(drained)):
+        assert jnp.isfinite(gradient).all()
 
 
 def test_gradient_equals_central_differences(float64):

@@ -68,6 +68,17 @@ def test_frequencies_equal_the_oracle(d_head, base):
             oracle.yarn_scaling,
             dict(**yarn, base=base, truncate=False),
         ),
+        # Both ends beyond the last pair and before the first.
+        (
+            Yarn(**{**yarn, "original_len": 10**6}),
+            oracle.yarn_scaling,
+            dict(**{**yarn, "original_len": 10**6}, base=base, truncate=True),
+        ),
+        (
+            Yarn(**{**yarn, "original_len": 20}),
+            oracle.yarn_scaling,
+            dict(**{**yarn, "original_len": 20}, base=base, truncate=True),
+        ),
         # One pair for both ends: a step.
         (
             Yarn(**{**yarn, "beta_fast": 1.0}, truncate=False),

@@ -37,7 +37,7 @@ QUICKLY = {"xla_backend_optimization_level": 0}
 
 
 def node_of(choice):
-    """The YAML; with three streams, if it has streams: the matrices of two are symmetric."""
+    """The YAML; of several streams three: mixings of two are symmetric."""
     node = OmegaConf.to_container(OmegaConf.load(CONF / f"{choice}.yaml"))
     return node | ({"n_streams": N_STREAMS} if "n_streams" in node else {})
 
@@ -120,10 +120,10 @@ def chain_of(choice, post_norm=None):
     assert not jax.tree.leaves(rest)
     params = jax.jit(lambda: make()[1])()
     rng = np.random.default_rng(9)
-    moved = jax.tree.map(
+    params = jax.tree.map(
         lambda p: (p + 0.2 * rng.uniform(-1, 1, p.shape)).astype(p.dtype), params
     )
-    return graphdef, moved, rest
+    return graphdef, params, rest
 
 
 def run(choice, post_norm, params, x):
@@ -295,16 +295,22 @@ def test_gradient_equals_central_differences(choice, float64):
         at = (params, tokens(jnp.float64))
         weights = cotangent(jnp.float64)
         _, gradient = step(*at, weights)
-        rng = np.random.default_rng(5)
-        for _ in range(3):
-            way = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), at)
-            ends = [
-                step(*jax.tree.map(lambda a, w: a + h * w, at, way), weights)[0][0]
-                for h in (1e-5, -1e-5)
-            ]
+        for seed in range(3):
+            way = directions(at, seed)
+            up, down = moved(at, way, 1e-5), moved(at, way, -1e-5)
+            difference = step(*up, weights)[0][0] - step(*down, weights)[0][0]
             products = jax.tree.map(lambda g, w: jnp.sum(g * w), gradient, way)
             slope = sum(jax.tree.leaves(products))
-            np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+            np.testing.assert_allclose(slope, difference / 2e-5, rtol=1e-6)
+
+
+def directions(tree, seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), tree)
+
+
+def moved(tree, way, step):
+    return jax.tree.map(lambda leaf, w: leaf + step * w, tree, way)
 
 
 def test_tokens_do_not_meet(choice):
