@@ -1,5 +1,6 @@
 """Writes DIR/report: one page, its figures, and the numbers as JSON."""
 
+import contextlib
 import json
 import math
 import os
@@ -28,6 +29,9 @@ from analysis.summary import summarise
 from analysis.variants import is_depth_family
 
 FOLDER = "report"
+# Quantities of `task=propagate` with a figure of their own, and that of `update_size`.
+FORWARD = ("activation/std", "block_influence", "token_cosine")
+UPDATE = "update_rms"
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,15 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
         figures["stream"] = stream_figure(runs, probes)
     if has_depths and UP in recorded:
         figures[f"blocks_{_short(UP)}"] = heatmap_figure(runs, probes, UP)
+    for quantity in FORWARD:
+        if quantity in recorded and is_depth_family(family):
+            with contextlib.suppress(ValueError):  # not positive: no place on a log axis
+                figure = profile_figure(runs, probes, quantity)
+                figures[f"profile_{_short(quantity)}"] = figure
+    if UPDATE in recorded and has_depths:
+        # "first" and "last" of one number are the same; no theory is drawn at "first".
+        head = "Change of the output by one SGD step, per learning rate"
+        figures[UPDATE] = depth_figure(runs, probes, UPDATE, "first", head)
     if has_depths and STREAM in recorded:
         figures["growth"] = growth_figure(runs, probes)
     return figures

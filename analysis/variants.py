@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 # Not part of what a run is (docs/run_directory.md), so never part of a label.
 NOT_IDENTITY = ("name", "tags", "log_every", "runtime")
 SEPARATOR = " · "
-DEPTH_TASK = "depth"
+DEPTH_TASKS = ("depth", "propagate", "updatesize")  # they look at untrained models
 FINGERPRINT = "data.fingerprint"
 
 
@@ -56,7 +56,7 @@ def family_of(config: dict) -> str:
 
 def is_depth_family(family: str) -> bool:
     """Whether runs of the family differ in depth on purpose (a depth law)."""
-    return family.split("/", 1)[0] == DEPTH_TASK
+    return family.split("/", 1)[0] in DEPTH_TASKS
 
 
 def variant_labels(runs: Sequence[RunFacts]) -> list[str]:

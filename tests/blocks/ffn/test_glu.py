@@ -193,6 +193,17 @@ def test_float16_never_overflows():
     np.testing.assert_allclose(y, [[56, -42], [0, 0]], rtol=1e-3)
 
 
+def test_float16_gradient_survives_the_cube_in_gelu():
+    # 45^3 is not a float16: evaluated in it, the gradient of the gate is inf * 0.
+    glu = GLU(1, 1, activation="gelu", rngs=nnx.Rngs(0))
+    for linear in (glu.gate, glu.up, glu.down):
+        linear.kernel.set_value(jnp.eye(1))
+    x = jnp.array([[45.0], [-45.0]], jnp.float16)
+    y, pull = jax.vjp(glu, x)
+    np.testing.assert_array_equal(y, np.float16([[45.0**2], [0]]))
+    np.testing.assert_array_equal(pull(jnp.ones_like(y))[0], np.float16([[90], [0]]))
+
+
 def test_bilinear_is_bilinear(randomized, run):
     glu = randomized(GLU(4, 6, activation="identity", rngs=nnx.Rngs(0)))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.float32)

@@ -22,6 +22,7 @@ from blocks.ffn.width import inner_width
         (768, math.pi, 64, 2432),  # jingyaogong/minimind
         (768, 8 / 3, 1, 2048),
         (99, 8 / 3, 1, 264),
+        (50, 2.2, 1, 110),  # 110.00000000000001 as a float
         (100, 8 / 3, 1, 267),
     ],
 )

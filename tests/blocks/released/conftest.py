@@ -7,6 +7,7 @@ a name, or a name and what is done to it; gradients go through the same table.
 Arrays and allowed errors: tests/golden/README.md.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -30,6 +31,25 @@ def transposed(w):
     return w.T
 
 
+def slow(value):
+    """A parameter of a test that few need to run."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+def sizes_of(config):
+    """Overrides for the sizes, from the names that most families have."""
+    return [
+        f"model.vocab_size={config['vocab_size']}",
+        f"model.d_model={config['hidden_size']}",
+        f"model.n_layers={config['num_hidden_layers']}",
+        f"model.n_heads={config['num_attention_heads']}",
+        f"model.n_kv_heads={config['num_key_value_heads']}",
+        f"model.d_head={config.get('head_dim', 'null')}",
+        f"model.d_ff={config['intermediate_size']}",
+        f"model.tied_head={config['tie_word_embeddings']}",
+    ]
+
+
 class Released:
     """One family: its files, and the model that a command line makes.
 
@@ -47,18 +67,19 @@ class Released:
         self.weights = load_file(self.folder / "weights.safetensors")
         self.io = load_file(self.folder / "io.safetensors")
         self.tokens = self.io["input_ids"]
-        self.layout, self.state, self.places = self.built()
+        self.make, self.layout = self.built()
+        model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
+        self.places = model.blocks.places
+        self.state = {}  # what is not trained, as it starts
+        if nnx.to_flat_state(self.layout.state):
+            self.state = jax.jit(lambda: self.layout.split(self.make())[1])()
 
     def built(self, *more):
-        """Layout, initial state and places of layers of the model of a command line."""
+        """What makes the model of the command line that goes on with `more`; its layout."""
         (config,) = api.compose([*self.overrides, *more])
-        make = config.model.build(config.traced_values(), "model")
-        layout = layout_of(lambda: make(rngs=nnx.Rngs(0)))
-        state = {}
-        if nnx.to_flat_state(layout.state):
-            state = jax.jit(lambda: layout.split(make(rngs=nnx.Rngs(0)))[1])()
-        abstract = nnx.merge(layout.graphdef, layout.params, layout.state)
-        return layout, state, abstract.blocks.places
+        factory = config.model.build(config.traced_values(), "model")
+        make = lambda: factory(rngs=nnx.Rngs(0))  # noqa: E731
+        return make, layout_of(make)
 
     def in_our_names(self, tensors):
         """Tensors under checkpoint names -> under our paths, layers stacked."""
@@ -79,44 +100,25 @@ class Released:
         return self.in_our_names(self.weights)
 
     def gradients(self):
-        prefix = "grad."
-        theirs = {k[len(prefix) :]: v for k, v in self.io.items() if prefix in k}
+        tensors = self.io.items()
+        theirs = {k[5:]: v for k, v in tensors if k.startswith("grad.")}
         return self.in_our_names(theirs)
 
     def streams(self):
         """The stream before the first block and after each, blocks run one by one."""
         model = self.layout.merge(self.params(), self.state)
-        blocks = dict(self.single_blocks(model))
-        runs = {
-            name: jax.jit(self.run_of(graphdef))
-            for name, graphdef, _ in blocks.values()
-        }
-        x = model.embed(self.tokens)
-        first = nnx.merge(*blocks[0][1:])
-        memory = first.first_memory(x.shape[0], x.dtype)
-        state, found = model.ends.open(x), [x]
-        for i in range(len(blocks)):
-            name, _, arrays = blocks[i]
-            state, memory = runs[name](arrays, state, memory, i)
-            found.append(model.ends.close(state))
-        return found
-
-    def single_blocks(self, model):
-        """Layer, and (place, graph definition, arrays) of its block."""
-        for name, layers in self.places.items():
-            graphdef, stacked = nnx.split(getattr(model.blocks, name))
+        blocks = {}
+        for place, layers in self.places.items():
+            graphdef, stacked = nnx.split(getattr(model.blocks, place))
             for at, layer in enumerate(layers):
                 arrays = jax.tree.map(lambda x, at=at: x[at], stacked)
-                yield layer, (name, graphdef, arrays)
-
-    def run_of(self, graphdef):
-        """(arrays of a block, state, memory, layer) -> state and memory after it."""
-
-        def run(arrays, state, memory, layer):
-            block = nnx.merge(graphdef, arrays)
-            return block(state, memory, self.tokens.shape, layer)[:2]
-
-        return run
+                blocks[layer] = graphdef, arrays
+        x = model.embed(self.tokens)
+        state, found = model.ends.open(x), [x]
+        for layer in range(len(blocks)):
+            state = run_block(*blocks[layer], state, self.tokens.shape, layer)
+            found.append(model.ends.close(state))
+        return found
 
     def loss_and_gradients(self):
         """Through the stack, as in training."""
@@ -127,10 +129,9 @@ class Released:
         return jax.jit(jax.value_and_grad(loss_of))(self.params())
 
     def logits(self, *more):
-        """Of the model whose command line goes on with `more`."""
-        layout, state, places = self.built(*more)
-        assert places == self.places
-        run = jax.jit(lambda params: layout.merge(params, state)(self.tokens))
+        """Of the whole stack, its command line going on with `more`."""
+        layout = self.built(*more)[1] if more else self.layout
+        run = jax.jit(lambda params: layout.merge(params, self.state)(self.tokens))
         return run(self.params())
 
     # -- what a test asks --------------------------------------------------------
@@ -180,6 +181,19 @@ class Released:
         wanted = self.io["logits"]
         error = np.abs(np.asarray(self.logits(*more)) - wanted).max()
         assert error > 10 * ACTIVATIONS * np.abs(wanted).max()
+
+    def assert_refused(self, *more):
+        """A model with other parameters does not take those of the checkpoint."""
+        with pytest.raises(ValueError, match="^parameter "):
+            self.logits(*more)
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "shape"))
+def run_block(graphdef, arrays, state, shape, layer):
+    """The state after one block; none of these models has memory between blocks."""
+    block = nnx.merge(graphdef, arrays)
+    memory = dict.fromkeys(block.names)
+    return block(state, memory, shape, layer)[0]
 
 
 @pytest.fixture(autouse=True)

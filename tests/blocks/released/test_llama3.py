@@ -5,7 +5,7 @@ transformers 5.24.0 modeling_llama.py
 
 import pytest
 
-from tests.blocks.released.conftest import transposed
+from tests.blocks.released.conftest import sizes_of, slow, transposed
 
 FAMILY = "llama3"
 ENDS = {
@@ -30,14 +30,7 @@ BLOCK = {
 def overrides(config):
     assert config["rope_parameters"]["rope_type"] == "default"
     return [
-        f"model.vocab_size={config['vocab_size']}",
-        f"model.d_model={config['hidden_size']}",
-        f"model.n_layers={config['num_hidden_layers']}",
-        f"model.n_heads={config['num_attention_heads']}",
-        f"model.n_kv_heads={config['num_key_value_heads']}",
-        f"model.d_head={config['head_dim']}",
-        f"model.d_ff={config['intermediate_size']}",
-        f"model.tied_head={config['tie_word_embeddings']}",
+        *sizes_of(config),
         "placement=pre",
         "norm=rmsnorm_llama",
         f"model.norm.eps={config['rms_norm_eps']}",
@@ -66,11 +59,17 @@ def test_loss_and_every_gradient(released):
     "wrong",
     [
         "model.norm.eps=1e-6",
-        "model.attention.positions.base=10000",
-        "model.attention.positions.layout=interleaved",
-        "model.attention.scale=1",
-        "ffn=geglu",
+        slow("model.attention.positions.base=10000"),
+        slow("model.attention.positions.layout=interleaved"),
+        slow("ffn=geglu"),
     ],
 )
 def test_a_wrong_detail_shows(released, wrong):
     released.assert_shows(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["model.n_kv_heads=4", "placement=out", "model.attention.bias=true"]
+)
+def test_another_model_does_not_take_the_checkpoint(released, wrong):
+    released.assert_refused(wrong)

@@ -11,11 +11,11 @@ from flax import nnx
 from blocks.attention.gate import SigmoidGate
 from blocks.attention.grouped_query import GroupedQueryAttention
 from blocks.ffn.swiglu import SwiGLU
-from blocks.inits.xavier import XavierGaussian
+from blocks.inits.scaled import Scaled
 from blocks.language_model import LanguageModel
+from blocks.linear import Linear
 from blocks.norms.rmsnorm import RMSNorm
 from blocks.placement import POST
-from blocks.residual.add import Add
 from blocks.residual.constants import check_side, deepnorm, sub_ln
 from blocks.residual.deepnorm import DeepNorm
 from blocks.residual.fixup import Fixup, TFixup
@@ -98,44 +98,39 @@ def test_wrong_sides_are_refused(side, n, message):
 N_LAYERS = 3
 
 
-def kernels(residual):
-    """Initial kernels of a gated transformer, by the name of the map."""
-    model = jax.jit(
-        lambda: nnx.state(
-            LanguageModel(
-                7,
-                8,
-                n_layers=N_LAYERS,
-                n_heads=2,
-                d_ff=12,
-                norm=RMSNorm,
-                attention=functools.partial(GroupedQueryAttention, gate=SigmoidGate),
-                ffn=SwiGLU,
-                residual=residual,
-                placement=POST,
-                init=XavierGaussian(),
-                rngs=nnx.Rngs(0),
-            ),
-            nnx.Param,
-        )
-    )()
-    flat = {"/".join(map(str, p)): v[...] for p, v in nnx.to_flat_state(model)}
-    flat = {k: v for k, v in flat.items() if k.endswith("kernel") or k == "table"}
-    return {k.removeprefix("blocks/layers/"): v for k, v in flat.items()}
+class Ones:
+    """An initializer that lets a factor be read off."""
+
+    def kernel(self, key, shape, use, *, layer, n_sublayers):
+        return jnp.ones(shape, jnp.float32)
+
+    def embedding(self, key, shape):
+        return jnp.ones(shape, jnp.float32)
 
 
-@functools.cache
-def plain_kernels():
-    return kernels(Add())
+def factors(residual):
+    """What the initial kernels of a gated block are multiplied by."""
+
+    def linear(site):
+        return functools.partial(Linear, init=Scaled(Ones(), residual, site))
+
+    attention = GroupedQueryAttention(
+        8,
+        2,
+        gate=SigmoidGate,
+        linear=linear(Site("attn", 0, N_LAYERS, 0, 2)),
+        rngs=nnx.Rngs(0),
+    )
+    ffn = SwiGLU(8, 12, linear=linear(Site("ffn", 0, N_LAYERS, 1, 2)), rngs=nnx.Rngs(0))
+    maps = {name: getattr(attention, name) for name in "qkvo"}
+    maps |= {"attention gate": attention.gate.proj}
+    maps |= {name: getattr(ffn, name) for name in ("gate", "up", "down")}
+    for name, own in maps.items():
+        assert jnp.ptp(own.kernel[...]) == 0, name
+    return {name: float(own.kernel[...][0, 0]) for name, own in maps.items()}
 
 
-VALUE_PATH = {
-    "attn/branch/v/kernel",
-    "attn/branch/o/kernel",
-    "ffn/branch/gate/kernel",
-    "ffn/branch/up/kernel",
-    "ffn/branch/down/kernel",
-}
+VALUE_PATH = {"v", "o", "gate", "up", "down"}
 
 
 @pytest.mark.parametrize(
@@ -148,24 +143,45 @@ VALUE_PATH = {
         (TFixup(), (9 * N_LAYERS) ** -0.25),
         (TFixup(side="encoder"), 0.67 * N_LAYERS**-0.25),
     ],
-    ids=lambda x: type(x).__name__,
 )
 def test_value_path_and_feed_forward_are_scaled_and_nothing_else(residual, factor):
-    plain, scaled = plain_kernels(), kernels(residual)
-    assert plain.keys() == scaled.keys() > VALUE_PATH
-    for path, kernel in plain.items():
-        by = factor if path in VALUE_PATH else 1.0
-        np.testing.assert_allclose(scaled[path], by * kernel, rtol=1e-6, err_msg=path)
+    for name, found in factors(residual).items():
+        expected = factor if name in VALUE_PATH else 1.0
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
 
 
 def test_fixup_starts_with_branches_of_zero():
-    plain, scaled = plain_kernels(), kernels(Fixup(n_matrices=3))
-    for path, kernel in plain.items():
-        if path.endswith(("o/kernel", "down/kernel")):
-            assert (scaled[path] == 0).all()
-        else:
-            # 2 N branches of 3 matrices: (2 N)^(-1 / 4).
-            by = (2 * N_LAYERS) ** -0.25 if path in VALUE_PATH else 1.0
-            np.testing.assert_allclose(scaled[path], by * kernel, rtol=1e-6)
+    # 2 N branches of 3 matrices: (2 N)^(-1 / 4).
+    by = (2 * N_LAYERS) ** -0.25
+    expected = {"v": by, "gate": by, "up": by, "o": 0.0, "down": 0.0}
+    for name, found in factors(Fixup(n_matrices=3)).items():
+        np.testing.assert_allclose(found, expected.get(name, 1.0), rtol=1e-6)
     site = Site("ffn", jnp.int32(0), 8, 1, 2)
     assert Fixup().init_factor("hidden", site) == 16**-0.5
+
+
+def test_embedding_and_head_of_a_model_are_not_scaled():
+    model = LanguageModel(
+        7,
+        8,
+        n_layers=N_LAYERS,
+        n_heads=2,
+        d_ff=12,
+        norm=RMSNorm,
+        attention=GroupedQueryAttention,
+        ffn=SwiGLU,
+        residual=DeepNorm(),
+        placement=POST,
+        init=Ones(),
+        rngs=nnx.Rngs(0),
+    )
+    beta = np.float32((8 * N_LAYERS) ** -0.25)
+    assert (model.table[...] == 1).all()
+    assert (model.head.kernel[...] == 1).all()
+    for sublayer, names in (("attn", "qkvo"), ("ffn", ("gate", "up", "down"))):
+        branch = getattr(model.blocks.layers, sublayer).branch
+        for name in names:
+            factor = beta if name in VALUE_PATH else 1.0
+            np.testing.assert_allclose(
+                getattr(branch, name).kernel[...], factor, rtol=1e-6
+            )

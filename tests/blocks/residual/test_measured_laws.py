@@ -126,7 +126,8 @@ MEASURED = {
     ),
     "skipinit": (SkipInit(scale_init=0.1), PRE, None, {12: (1.06, 4.41e-3, 4.20e-3)}),
 }
-FAMILY_OF_POST = {"post", "post, Xavier", "deepnorm", "residual_dual", "keel"}
+# These normalize x first.
+FAMILY_OF_POST = {"post", "post, Xavier", "deepnorm", "residual_dual", "keel", "mix"}
 
 
 def cases():

@@ -1,0 +1,64 @@
+"""What tasks that look at an untrained model and take no step have in common."""
+
+import threading
+
+import jax
+
+from experiments.execution import Executables, lift
+from experiments.members import Member, stack_inputs
+from experiments.probes import probe_rows
+from experiments.program import Program
+
+
+class AtInit:
+    """One call of `measure` per run; its arrays become rows of step 0.
+
+    A task of this kind is a subclass with its own `measure`; it ignores `steps` of the
+    run.
+    """
+
+    traced = ()
+    functions = ()  # of the program that a run calls: it brings its own
+
+    def __init__(self):
+        self._compiled = {}  # number of members -> executable
+        self._lock = threading.Lock()
+
+    def measure(self, program: Program, seed, values: dict, steps, data: dict) -> dict:
+        """quantity -> array of one member, `loss` among them; traced.
+
+        Arrays are scalar, per layer [n_layers] or per site [n_layers, sub-layers].
+        """
+        raise NotImplementedError
+
+    def run(
+        self, programs: Executables, members: list[Member], stop: threading.Event
+    ) -> None:
+        del stop  # over in one call
+        inputs = (*stack_inputs(members, programs.program.dtype), programs.data)
+        measured = jax.device_get(self._compile(programs, inputs)(*inputs))
+        for i, member in enumerate(members):
+            one = {k: v[i] for k, v in measured.items()}
+            member.loss = float(one["loss"])
+            row = {"step": 0, "loss": member.loss}
+            if "grad_norm/total" in one:
+                row["grad_norm"] = float(one["grad_norm/total"])
+            member.directory.rewind("metrics.jsonl", None)
+            member.directory.rewind("probes.jsonl", None)
+            member.directory.append("probes.jsonl", probe_rows(0, one))
+            member.directory.append("metrics.jsonl", [row])
+            member.state = "completed"
+            member.directory.update(state="completed", step=0, steps=0)
+
+    def _compile(self, programs: Executables, inputs: tuple):
+        """`measure` over the member axis, compiled by the thread that asks first."""
+        n_members = inputs[0].shape[0]
+        with self._lock:
+            if n_members not in self._compiled:
+
+                def measure(*one):
+                    return self.measure(programs.program, *one)
+
+                fn = lift(measure, programs.layout.name, (True, True, True, False))
+                self._compiled[n_members] = jax.jit(fn).lower(*inputs).compile()
+        return self._compiled[n_members]
