@@ -101,6 +101,8 @@ def _family(family: dict) -> list[str]:
         parts += ["<h3>Gradient against depth</h3>", _laws(family["laws"])]
     if family["profiles"]:
         parts += ["<h3>Gradient over the blocks</h3>", _profiles(family["profiles"])]
+    if family.get("gains"):
+        parts += ["<h3>Composite gain of the streams</h3>", _gains(family["gains"])]
     return parts
 
 
@@ -215,6 +217,55 @@ def _profiles(profiles: list[dict]) -> str:
         "block number l, or rate per block where an exponential fits better. Theory of a "
         "scale-free normalizer before the branch: 1/√(s₀² + vl).</p>"
     )
+
+
+def _gains(gains: list[dict]) -> str:
+    rows = [
+        (
+            gain["variant"],
+            gain["depth"],
+            gain["step"],
+            gain["forward"]["max"]["n"] if gain["forward"]["max"] else 0,
+            *(
+                cell
+                for direction in ("forward", "backward")
+                for cell in (
+                    _factor(gain[direction]["max"]),
+                    _factor(gain[direction]["min"]),
+                    number(gain[direction]["farthest"], 4),
+                )
+            ),
+        )
+        for gain in gains
+    ]
+    heads = (
+        "variant",
+        "depth",
+        "step",
+        "seeds",
+        "forward max",
+        "min",
+        "farthest from 1",
+        "backward max",
+        "min",
+        "farthest from 1",
+    )
+    return _table(heads, rows) + (
+        '<p class="note">Absolute row sums (forward) and column sums (backward) of the '
+        "product of the mixing matrices of all sub-layers: geometric mean over seeds with "
+        "its 95 % Student-t interval. Farthest: of all products up to a sub-layer (or "
+        "from it on) and all seeds. The matrices are means over tokens.</p>"
+    )
+
+
+def _factor(interval: dict | None) -> str:
+    """`12.3 [9.1, 16.6]`: the interval of a geometric mean is not symmetric."""
+    if interval is None:
+        return NOTHING
+    if interval["n"] < 2:
+        return f"{number(interval['mean'])} (one seed: no interval)"
+    low, high = number(interval["low"]), number(interval["high"])
+    return f"{number(interval['mean'])} [{low}, {high}]"
 
 
 def _expected(outcomes: list[dict]) -> str:

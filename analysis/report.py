@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -15,15 +15,24 @@ from matplotlib.figure import Figure
 
 from analysis.depths import DOWN, STREAM, UP
 from analysis.errors import AnalysisError
+from analysis.gain import GAIN, RATIO, gain_table, with_derived
 from analysis.load import Runs, load
 from analysis.page import render
 from analysis.plots import style
 from analysis.plots.depth import depth_figure
 from analysis.plots.forest import forest_figure
+from analysis.plots.gain import gain_figure
 from analysis.plots.growth import growth_figure
 from analysis.plots.heatmap import heatmap_figure
 from analysis.plots.loss import loss_figure
+from analysis.plots.mixing import mixing_figure
 from analysis.plots.profile import profile_figure
+from analysis.plots.similarity import (
+    COSINE,
+    SIMILARITY,
+    cosine_figure,
+    similarity_figure,
+)
 from analysis.plots.stream import stream_figure
 from analysis.summary import summarise
 from analysis.variants import is_depth_family
@@ -56,7 +65,11 @@ def write_report(directory: str | Path) -> Report:
             `report` that is not one.
     """
     table = load(directory)
+    table = replace(table, probes=with_derived(table.probes))
     summary = summarise(table)
+    for family in summary["families"]:
+        own = table.runs.filter(pl.col("family") == family["family"])
+        family["gains"] = gain_table(own, table.probes)
     home = table.directory
     _refuse_foreign(home / FOLDER)
     try:
@@ -108,7 +121,9 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
         figures[f"blocks_{_short(UP)}"] = heatmap_figure(runs, probes, UP)
     for quantity in FORWARD:
         if quantity in recorded and is_depth_family(family):
-            with contextlib.suppress(ValueError):  # not positive: no place on a log axis
+            with contextlib.suppress(
+                ValueError
+            ):  # not positive: no place on a log axis
                 figure = profile_figure(runs, probes, quantity)
                 figures[f"profile_{_short(quantity)}"] = figure
     if UPDATE in recorded and has_depths:
@@ -117,6 +132,23 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
         figures[UPDATE] = depth_figure(runs, probes, UPDATE, "first", head)
     if has_depths and STREAM in recorded:
         figures["growth"] = growth_figure(runs, probes)
+    return figures | _stream_figures(runs, probes, recorded)
+
+
+def _stream_figures(runs, probes, recorded: set[str]) -> dict[str, Figure]:
+    """What sub-layers do to the stream, and how several streams are mixed."""
+    figures = {}
+    if RATIO in recorded:
+        with contextlib.suppress(ValueError):  # a branch of zeros has no logarithm
+            head = "Branch over stream (RMS)"
+            figures[RATIO] = profile_figure(runs, probes, RATIO, head)
+    if COSINE in recorded:
+        figures["stream_cosine"] = cosine_figure(runs, probes)
+    if SIMILARITY in recorded:
+        figures["stream_similarity"] = similarity_figure(runs, probes)
+    if f"{GAIN}/forward/max" in recorded:
+        figures["composite_gain"] = gain_figure(runs, probes)
+        figures["mixing"] = mixing_figure(runs, probes)
     return figures
 
 

@@ -92,10 +92,11 @@ def flops(step, residual, n_tokens) -> float:
     return head + N_LAYERS * block
 
 
-def seconds(step, *arguments) -> float:
-    start = time.perf_counter()
+def seconds(step, *arguments) -> tuple[float, float]:
+    """Of one step: by the clock, and of the processor."""
+    wall, processor = time.perf_counter(), time.process_time()
     jax.block_until_ready(step(*arguments))
-    return time.perf_counter() - start
+    return time.perf_counter() - wall, time.process_time() - processor
 
 
 def measure(names, n_tokens, rounds, console) -> dict[str, dict]:
@@ -127,14 +128,19 @@ def measure(names, n_tokens, rounds, console) -> dict[str, dict]:
 def table_of(found: dict[str, dict]) -> Table:
     plain = found["plain"]
     table = Table(title=f"d_model {D_MODEL}, {N_LAYERS} layers, against plain")
-    for column in ("scheme", "ms (min)", "time", "FLOPs", "memory", "MiB", "compile s"):
+    columns = ("scheme", "ms (min)", "time", "CPU time", "FLOPs", "memory", "MiB")
+    for column in (*columns, "compile s"):
         table.add_column(column, justify="left" if column == "scheme" else "right")
     for name, row in found.items():
-        ratios = [a / b for a, b in zip(row["seconds"], plain["seconds"], strict=True)]
+        pairs = list(zip(row["seconds"], plain["seconds"], strict=True))
+        wall, processor = (
+            statistics.median(a[k] / b[k] for a, b in pairs) for k in (0, 1)
+        )
         table.add_row(
             name,
-            f"{1e3 * min(row['seconds']):.0f}",
-            f"{statistics.median(ratios):.2f}",
+            f"{1e3 * min(row['seconds'])[0]:.0f}",
+            f"{wall:.2f}",
+            f"{processor:.2f}",
             f"{row['flops'] / plain['flops']:.3f}",
             f"{row['memory'] / plain['memory']:.2f}",
             f"{row['memory'] / 2**20:.0f}",

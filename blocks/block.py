@@ -42,7 +42,8 @@ class SubLayer(nnx.Module):
     ):
         make = functools.partial(make_norm, norm, d_model, site, rngs=rngs)
         self.in_norm = make() if placement.in_norm else None
-        inner = {"inner_norm": norm} if placement.inner_norm else {}
+        inside = functools.partial(make_norm, norm, site="inner")
+        inner = {"inner_norm": inside} if placement.inner_norm else {}
         self.branch = make_branch(**inner, rngs=rngs)
         self.out_norm = make() if placement.out_norm else None
 
@@ -132,9 +133,10 @@ class Block(nnx.Module):
         Returns:
             The new state, the new memory, and a dict of arrays [n sub-layers]:
             `stream_mean_square` (of the state after the sub-layer),
-            `branch_mean_square`, and what the joints show of themselves; empty when
-            nothing is measured. The gradient in `stream_taps` is the squared norm of
-            dLoss/d(state after the sub-layer).
+            `branch_mean_square`, `stream_cosine` (of the state before and after it), and
+            what the joints show of themselves; empty when nothing is measured. The
+            gradient in `stream_taps` is the squared norm of dLoss/d(state after the
+            sub-layer).
         """
         memory = dict(memory)
         rows = []
@@ -144,17 +146,22 @@ class Block(nnx.Module):
             u, kept = joint.read(state, site)
             sublayer = getattr(self, name)
             branch, memory[name] = sublayer(u, shape, memory[name], index)
+            before = state
             state = joint.write(state, branch, kept, site)
             if stream_taps is None:
                 continue
             tap = functools.partial(gradient_tap, tap=stream_taps[i])
-            state = jax.tree.map(tap, state)
-            squares = [mean_square(x) for x in jax.tree.leaves(state)]
+            # Of a state that keeps more than streams the joint says what is one.
+            over_streams = getattr(joint, "map_stream", jax.tree.map)
+            state = over_streams(tap, state)
+            squares = []
+            over_streams(lambda x, to=squares: to.append(mean_square(x)), state)
             shown = joint.look(kept) if hasattr(joint, "look") else {}
             rows.append(
                 {
                     "stream_mean_square": jnp.mean(jnp.stack(squares)),
                     "branch_mean_square": mean_square(branch),
+                    "stream_cosine": stream_cosine(before, state),
                     **jax.lax.stop_gradient(shown),
                 }
             )
@@ -162,3 +169,19 @@ class Block(nnx.Module):
             return state, memory, {}
         measured = jax.tree.map(lambda *x: jnp.stack(x), *rows)
         return state, memory, measured
+
+
+def stream_cosine(before, after) -> jax.Array:
+    """Mean over tokens, and over streams, of cos(before, after) of two states.
+
+    In float32 or wider; a vector of zeros has the cosine 0. Of a state of several arrays
+    the first counts, the stream itself: what a history keeps does not turn. Reads two
+    states once, in measured steps only.
+    """
+    a, b = (jax.lax.stop_gradient(jax.tree.leaves(s)[0]) for s in (before, after))
+    wide = jnp.promote_types(a.dtype, jnp.float32)
+    a, b = a.astype(wide), b.astype(wide)
+    tiny = jnp.finfo(wide).tiny
+    squares = [jnp.sum(jnp.square(x), axis=-1) for x in (a, b)]
+    scales = [jax.lax.rsqrt(jnp.maximum(square, tiny)) for square in squares]
+    return jnp.mean(jnp.sum(a * b, axis=-1) * scales[0] * scales[1])

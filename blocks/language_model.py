@@ -35,7 +35,7 @@ class LanguageModel(nnx.Module):
     Args:
         vocab_size: rows of the table.
         d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff: sizes; n_kv_heads defaults
-            to n_heads, d_head to d_model / n_heads.
+            to n_heads, d_head to d_model / n_heads, d_ff to the width rule of `ffn`.
         norm: factory `norm(width, rngs=rngs)` of every norm; `attn_norm`, `ffn_norm`,
             `final_norm` replace it at their site (the embedding norm uses `norm`).
         attention, ffn: factories of the branches.
@@ -58,7 +58,7 @@ class LanguageModel(nnx.Module):
         d_model: int,
         n_layers: int,
         n_heads: int,
-        d_ff: int,
+        d_ff: int | None,
         vocab_size: int | None = None,
         n_kv_heads: int | None = None,
         d_head: int | None = None,
@@ -72,8 +72,10 @@ class LanguageModel(nnx.Module):
         remat: str = "auto",
         **_,
     ) -> None:
-        sizes = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff)
-        optional = dict(vocab_size=vocab_size, n_kv_heads=n_kv_heads, d_head=d_head)
+        sizes = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads)
+        optional = dict(
+            vocab_size=vocab_size, n_kv_heads=n_kv_heads, d_head=d_head, d_ff=d_ff
+        )
         sizes |= {k: v for k, v in optional.items() if v is not None}
         for name, size in sizes.items():
             if size < 1:
@@ -113,7 +115,7 @@ class LanguageModel(nnx.Module):
         n_heads: int = 4,
         n_kv_heads: int | None = None,
         d_head: int | None = None,
-        d_ff: int = 256,
+        d_ff: int | None = 256,
         norm: Callable,
         attn_norm: Callable | None = None,
         ffn_norm: Callable | None = None,

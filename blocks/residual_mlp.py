@@ -37,13 +37,13 @@ class ResidualMLP(nnx.Module):
         *,
         d_model: int,
         n_layers: int,
-        d_ff: int,
+        d_ff: int | None,
         dtype: str = "float32",
         remat: str = "auto",
         **_,
     ) -> None:
         for name, size in dict(d_model=d_model, n_layers=n_layers, d_ff=d_ff).items():
-            if size < 1:
+            if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -55,7 +55,7 @@ class ResidualMLP(nnx.Module):
         d_model: int = 64,
         *,
         n_layers: int = 4,
-        d_ff: int = 256,
+        d_ff: int | None = 256,
         norm: Callable,
         ffn_norm: Callable | None = None,
         final_norm: Callable | None = None,

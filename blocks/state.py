@@ -8,5 +8,6 @@ class Running(nnx.Variable):
 
     Assign to it in `__call__` (`self.mean[...] = new`): the layer scan, the training
     step, checkpoints and vmap over members carry the new value. Arrays of float32 or
-    uint32, so that a checkpoint restores every bit.
+    uint32, so that a checkpoint restores every bit. `Running(value, probe=True)` is shown
+    by probes.
     """

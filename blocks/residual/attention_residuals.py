@@ -96,6 +96,10 @@ class AttentionResidualsJoint(nnx.Module):
         self.key_norm = RMSNorm(d_model, eps=eps, rngs=rngs)
         self.per_group = per_group
 
+    def map_stream(self, f, state):
+        """Measured is what the next sub-layer reads; the sources are memory."""
+        return f(state[0]), state[1]
+
     def read(self, state: tuple[jax.Array, jax.Array], i: jax.Array):
         del i
         return state[0], None

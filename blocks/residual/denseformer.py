@@ -89,6 +89,10 @@ class DenseFormerJoint(nnx.Module):
         self.period = period
         self.per_block = per_block
 
+    def map_stream(self, f, state):
+        """Measured is what the next sub-layer reads; the sources are memory."""
+        return f(state[0]), state[1]
+
     def read(self, state: tuple[jax.Array, jax.Array], i: jax.Array):
         del i
         return state[0], None

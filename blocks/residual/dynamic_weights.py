@@ -15,7 +15,7 @@ class DynamicWeights(nnx.Module):
     """scale * tanh(norm(x[s]) @ weight) for every stream s: added to learned numbers.
 
     Parameters (float32), role in brackets:
-        weight  [width, n_columns]  init 0                             [mixing]
+        weight  [width, n_columns]  init N(0, weight_std^2)            [mixing]
         scale   [2]  init scale_init; of all columns but the last, and
                 of the last                                            [mixing]
         norm    norm(width), None for RMSNorm without a gain
@@ -33,6 +33,7 @@ class DynamicWeights(nnx.Module):
         scale_init,
         has_tanh: bool,
         norm: Callable | None,
+        weight_std=0.0,
         rngs: nnx.Rngs,
     ):
         f32 = jnp.float32
@@ -41,7 +42,8 @@ class DynamicWeights(nnx.Module):
         else:
             self.norm = norm(width, rngs=rngs)
         self.has_tanh = has_tanh
-        self.weight = nnx.Param(jnp.zeros((width, n_columns), f32), role="mixing")
+        weight = weight_std * jax.random.normal(rngs.params(), (width, n_columns), f32)
+        self.weight = nnx.Param(weight.astype(f32), role="mixing")
         self.scale = nnx.Param(jnp.full((2,), scale_init, f32), role="mixing")
 
     def __call__(self, x: jax.Array) -> jax.Array:

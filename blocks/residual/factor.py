@@ -1,7 +1,7 @@
 """Numbers that multiply a stream or a branch.
 
-A factor is a number, an array or `nnx.Param` that broadcasts against [tokens, d_model], or a
-function without arguments that gives a number when it is needed.
+A factor is a number, an array or `nnx.Param` that broadcasts against [tokens, d_model],
+or a function without arguments that gives a number when it is needed.
 """
 
 import functools

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.residual.dynamic_weights import DynamicWeights
+from blocks.residual.stream_ends import StreamEnds
 from blocks.residual.streams import (
-    StreamEnds,
     check_streams,
     look_at,
     refuse_post_norm,
@@ -31,7 +31,7 @@ class HyperConnections:
         B[s]      += scale[1] * tanh(norm(x[s]) . weight[:, n_streams + 1])
 
     Initial values make it Pre-LN: B ones, A_r = I, A_m one at stream (number of the
-    sub-layer mod n_streams) and zero elsewhere, weight 0. Coefficients and sums over
+    sub-layer mod n_streams) and zero elsewhere, weight 0 (`weight_std`). Coefficients and sums over
     streams are in float32, or the dtype of the streams where that is wider; the new
     streams are rounded once.
 
@@ -48,7 +48,7 @@ class HyperConnections:
     It decays dynamic weights, not the static numbers; the role is mixing for both.
     """
 
-    traced = ("scale_init",)
+    traced = ("scale_init", "weight_std")
 
     @staticmethod
     def check(
@@ -57,11 +57,14 @@ class HyperConnections:
         is_dynamic: bool = True,
         has_tanh: bool = True,
         scale_init: float = 0.01,
+        weight_std: float = 0.0,
         output_power: float = 0.0,
         expand: str = "copy",
         reduce: str = "mean",
     ) -> None:
         check_streams(n_streams, expand, reduce)
+        if not (math.isfinite(weight_std) and weight_std >= 0):
+            raise ValueError(f"weight_std must be finite and >= 0, got {weight_std}")
         for name, value in (("scale_init", scale_init), ("output_power", output_power)):
             if not math.isfinite(value):
                 raise ValueError(f"{name} must be finite, got {value}")
@@ -73,6 +76,7 @@ class HyperConnections:
         is_dynamic: bool = True,
         has_tanh: bool = True,
         scale_init: float = 0.01,
+        weight_std: float = 0.0,
         norm: Callable | None = None,
         output_power: float = 0.0,
         expand: str = "copy",
@@ -83,6 +87,8 @@ class HyperConnections:
         is_dynamic: coefficients depend on the token.
         has_tanh: limits what a stream says; about as good without.
         scale_init: how much of what streams say is let through at first.
+        weight_std: of the initial dynamic weights; the paper has 0. Above, the untrained
+            connections differ from token to token, which shows what they can do.
         norm: norm(d_model, rngs=rngs) of every stream before it speaks; None for
             RMSNorm without a gain.
         output_power: kernels of use "output" start n_streams**output_power as large.
@@ -94,7 +100,11 @@ class HyperConnections:
         self.reduce = reduce
         self.make_dynamic = (
             functools.partial(
-                DynamicWeights, scale_init=scale_init, has_tanh=has_tanh, norm=norm
+                DynamicWeights,
+                scale_init=scale_init,
+                has_tanh=has_tanh,
+                norm=norm,
+                weight_std=weight_std,
             )
             if is_dynamic
             else None

@@ -5,11 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from blocks.residual.generated import (
-    GeneratedJoint,
-    GeneratedStreams,
-    check_generated,
-)
+from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.residual.generated_joint import GeneratedJoint
 from blocks.residual.sinkhorn import sinkhorn
 
 

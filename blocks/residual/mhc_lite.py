@@ -7,11 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from blocks.residual.generated import (
-    GeneratedJoint,
-    GeneratedStreams,
-    check_generated,
-)
+from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.residual.generated_joint import GeneratedJoint
 
 MOST_STREAMS = 6  # 720 permutations; 5040 logits for every token are too many
 

@@ -3,11 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from blocks.residual.generated import (
-    GeneratedJoint,
-    GeneratedStreams,
-    check_generated,
-)
+from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.residual.generated_joint import GeneratedJoint
 
 
 def skew(raw: jax.Array, n: int) -> jax.Array:

@@ -74,6 +74,10 @@ class ResiDualJoint(nnx.Module):
     def __init__(self, post_norm: nnx.Module | None):
         self.post_norm = post_norm
 
+    def map_stream(self, f, state):
+        """Measured is the sum of all branches, z; x is normalized."""
+        return state[0], f(state[1])
+
     def read(self, state: tuple[jax.Array, jax.Array], i: jax.Array):
         del i
         return state[0], None

@@ -117,6 +117,7 @@ REFERENCES = {  # the torch models of tests/golden
     "ref_post_ln": ("layernorm", "post", False),
     "ref_peri_ln_rms": ("rmsnorm", "peri", True),
     "ref_peri_ln_layernorm": ("layernorm", "peri", True),
+    "ref_out_norm": ("rmsnorm", "out", False),
 }
 
 

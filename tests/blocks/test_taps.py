@@ -160,6 +160,7 @@ def test_mean_squares_are_those_of_stream_branch_and_input(both):
     assert measured.keys() == {
         "stream_mean_square",
         "branch_mean_square",
+        "stream_cosine",
         "input_mean_square",
     }
 
@@ -190,7 +191,7 @@ def test_measuring_changes_no_bit_of_the_loss_or_of_the_gradient(dtype):
     (plain, nothing), gradient = step(params, None)
     (loss, measured), same = step(params, jnp.zeros((N_LAYERS, 2)))
     assert nothing == {}
-    assert len(measured) == 3
+    assert len(measured) == 4
     assert all(m.dtype == jnp.float32 for m in measured.values())
     assert plain == loss
     for path in gradient:

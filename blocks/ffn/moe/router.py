@@ -56,7 +56,7 @@ class Router(nnx.Module):
         self.kernel = nnx.Param(made.kernel[...], role="router")
         self.bias = nnx.Param(made.bias[...], role="bias") if bias else None
         even = jnp.full((n_experts,), 1 / n_experts, jnp.float32)
-        self.load = Running(even)
+        self.load = Running(even, probe=True)
         self.aux_coefficient = Running(jnp.full((), aux_coefficient, jnp.float32))
 
     def logits(self, x: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from blocks.norms.rmsnorm import RMSNorm
 from blocks.residual.mhc import MHC
-from blocks.residual.streams import StreamEnds
+from blocks.residual.stream_ends import StreamEnds
 from blocks.site import Site
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mhc.safetensors"

@@ -22,7 +22,8 @@ from blocks.residual.identity_hc import IdentityHC
 from blocks.residual.mhc import MHC
 from blocks.residual.mhc_lite import MHCLite
 from blocks.residual.orthogonal import Orthogonal
-from blocks.residual.streams import StreamEnds
+from blocks.residual.stream_ends import StreamEnds
+from blocks.residual.streams import projected, weighted, written
 from blocks.residual_mlp import ResidualMLP
 from blocks.site import Site
 
@@ -223,3 +224,19 @@ def test_sums_over_streams_are_rounded_once():
     ends = StreamEnds(1, n_streams=3, reduce="sum", rngs=nnx.Rngs(0))
     state = jnp.asarray([[[256.0]], [[1.0]], [[1.0]]], jnp.bfloat16)
     assert ends.close(state) == 258
+    ones = jnp.ones((3, 1))
+    assert weighted(state, ones) == 258
+    new = written(state, jnp.ones((3, 3, 1)), ones, [jnp.bfloat16([[2.0]])] * 3)
+    np.testing.assert_array_equal(new.astype(jnp.float32), np.full((3, 1, 1), 260))
+
+
+def test_coefficients_of_half_precision_streams_are_those_of_float32():
+    # Squares above 255 are infinite in float16; bfloat16 has eight bits.
+    phi = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64, 5)), jnp.float32)
+    x = 300 * np.random.default_rng(1).normal(size=(3, 4, 64))
+    for dtype in (jnp.bfloat16, jnp.float16):
+        half = jnp.asarray(x, dtype)
+        wanted = projected(half.astype(jnp.float32), phi, 1e-6)
+        got = projected(half, phi, 1e-6)
+        assert got.dtype == jnp.float32
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
