@@ -49,7 +49,9 @@ class GrownStack:
         if nnx.to_flat_state(rest):
             raise ValueError("a block with state beside its parameters cannot be grown")
         self._names = block.names
-        if any(hasattr(getattr(block, name).branch, "remember") for name in block.names):
+        if any(
+            hasattr(getattr(block, name).branch, "remember") for name in block.names
+        ):
             raise ValueError("a block with memory over layers cannot be grown")
         self._paths = [path_name(path) for path, _ in nnx.to_flat_state(params)]
 

@@ -26,9 +26,9 @@ class Segment:
 def segments(kinds: Sequence[Hashable]) -> list[Segment]:
     """Cuts a list of kinds of layers into few repeated patterns, from the left.
 
-        a a a a        one segment, period 1
-        l l g l l g l  period 3 twice, then one layer
-        d m m m        one layer, then period 1 three times
+    a a a a        one segment, period 1
+    l l g l l g l  period 3 twice, then one layer
+    d m m m        one layer, then period 1 three times
     """
     found = []
     start = 0

@@ -128,7 +128,10 @@ class Stack(nnx.Module):
                 state, memory, measured = block(state, memory, shape, index[p], tap)
                 rests.append(nnx.state(block, nnx.Not(nnx.Param)))
                 rows.append(measured)
-            return (state, memory), (rests, jax.tree.map(lambda *x: jnp.stack(x), *rows))
+            return (state, memory), (
+                rests,
+                jax.tree.map(lambda *x: jnp.stack(x), *rows),
+            )
 
         if self.remat != "everything":
             policy = (

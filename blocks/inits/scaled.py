@@ -19,9 +19,7 @@ class Scaled:
     site: Site
 
     def kernel(self, key, shape, use, *, layer, n_sublayers):
-        kernel = self.init.kernel(
-            key, shape, use, layer=layer, n_sublayers=n_sublayers
-        )
+        kernel = self.init.kernel(key, shape, use, layer=layer, n_sublayers=n_sublayers)
         factor = self.residual.init_factor(use, self.site)
         # A factor that is one on the host leaves the program as it was.
         is_one = isinstance(factor, (int, float)) and factor == 1.0

@@ -139,7 +139,9 @@ def command_line(row: Row, **sizes) -> list[str]:
     words = []
     for axis in axes():
         choice = row.get(axis.name)
-        if axis.name not in row or (choice is None and axis.name.startswith("pattern.")):
+        if axis.name not in row or (
+            choice is None and axis.name.startswith("pattern.")
+        ):
             continue
         words.append(f"{axis.key}={'null' if choice is None else choice}")
     if not any(key == "pattern" for key in row) and any("@" in w for w in words):

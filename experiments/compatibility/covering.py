@@ -61,9 +61,7 @@ class Covering:
         self.refused = refused_pairs(axes)
         self._items = [(a.name, c) for a in axes for c in a.choices]
         index = {item: i for i, item in enumerate(self._items)}
-        self._span = {
-            a.name: [index[a.name, c] for c in a.choices] for a in axes
-        }
+        self._span = {a.name: [index[a.name, c] for c in a.choices] for a in axes}
         axis_of = np.array([i for i, a in enumerate(axes) for _ in a.choices])
         self._allowed = axis_of[:, None] != axis_of[None, :]
         for first, second in self.refused:

@@ -78,7 +78,7 @@ class RecordedBlock(nnx.Module):
 
     def __call__(self, before, memory, shape, index, stream_taps):
         after, memory, measured = self.block(before, memory, shape, index, stream_taps)
-        streams = dict(zip(STREAMS, (after, before), strict=True))
+        streams = dict(zip(STREAMS, (before, after), strict=True))
         return after, memory, {**measured, **streams}
 
 

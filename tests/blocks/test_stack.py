@@ -29,7 +29,15 @@ SHAPE = (2, 5)  # sequences, tokens of each
 
 
 def make_block(
-    *, layer, rngs, like=0, norm=RMSNorm, ffn=MLP, init=None, placement=None, n_sublayers=1
+    *,
+    layer,
+    rngs,
+    like=0,
+    norm=RMSNorm,
+    ffn=MLP,
+    init=None,
+    placement=None,
+    n_sublayers=1,
 ):
     linear = functools.partial(
         Linear, init=init or XavierGaussian(), layer=layer, n_sublayers=n_sublayers
