@@ -104,7 +104,8 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
     recorded = set(probes.join(done, on="run_id", how="semi")["quantity"])
     figures = {}
     has_depths = is_depth_family(family) and _has_laws(runs)
-    if is_depth_family(family):
+    # At one depth there is nothing to see over depths, and the forward pass has profiles.
+    if is_depth_family(family) and (has_depths or not recorded & set(FORWARD)):
         for quantity, layer in ((UP, "last"), (DOWN, "last"), (UP, "first")):
             if quantity in recorded:
                 name = f"depth_{_short(quantity)}_{layer}"

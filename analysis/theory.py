@@ -1,5 +1,6 @@
 """Which theory a variant should follow, chosen by its stream and not by its gradient."""
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +17,22 @@ BRANCH = "branch_mean_square"
 # this factor: wider than the scatter of a few seeds, far from a factor of 64.
 SAME_FACTOR = 1.5
 PRE_TYPE_EXPONENT = -0.2
-# Placement or residual scheme -> theory, exponent of large L, and what the scheme takes off the mean square
-# of the first branch (DeepNorm scales both weights by beta = (8 L)^-1/4).
+# Placement or residual scheme -> theory, exponent of large L, and what the scheme takes
+# off the mean square of the first branch (DeepNorm scales both weights by
+# beta = (8 L)^-1/4).
 NAMED = {
     "deepnorm": (meanfield.deepnorm, -0.5, lambda depth: 8 * depth),
     "layernorm_scaling": (meanfield.layernorm_scaling, -0.5, lambda depth: 1),
-    "depth_mup": (meanfield.depth_scaled, -0.5, lambda depth: depth),
+    # Measured before the branch is scaled, so that nothing is off.
+    "depth_mup": (meanfield.depth_scaled, -0.5, lambda depth: 1),
+    "completep": (
+        functools.partial(meanfield.depth_scaled, power=1.0),
+        -1.0,
+        lambda depth: 1,
+    ),
 }
+# These have factors of their own too, and no theory here of what a probe shows of them.
+UNKNOWN = ("keel", "residual_dual")
 # So many depths between which a curve without a closed form is interpolated.
 CURVE_POINTS = 20
 
@@ -107,6 +117,9 @@ def theory_for(
         return _no_theory(s0, v, "s0^2 must be positive and v not negative")
     stream = per_depth(STREAM)
     norm = _only(of_variant, "config.model.norm._target_").rpartition(".")[2]
+    if _name(of_variant) in UNKNOWN:
+        reason = f"{_name(of_variant)} has factors of its own"
+        return _no_theory(s0, v, reason)
     if norm in meanfield.POINTWISE or _name(of_variant) in NAMED:
         if not _is_one_site_per_block(of_variant, probes):
             return _no_theory(s0, v, "only known for feed-forward stacks")

@@ -7,6 +7,7 @@ import pathlib
 import typing
 from typing import Any
 
+from experiments.compatibility.message import blamed, refusal
 from experiments.errors import ConfigError, nearest
 from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
@@ -95,7 +96,7 @@ class Config:
             if key not in node:
                 raise ConfigError(f"{key}: missing from the config")
             if key in PARTS:
-                values[key] = Part.parse(node[key], key)
+                values[key] = _part(node[key], key, choices or {})
             elif key == "runtime":
                 values[key] = from_mapping(Runtime, node[key], key)
             else:
@@ -123,6 +124,9 @@ class Config:
             raise ConfigError(
                 f"name: must be usable as a folder name, got {self.name!r}"
             )
+        reason = refusal(self.model, self.choices)
+        if reason is not None:
+            raise ConfigError(reason)
         runtime = self.runtime
         if not runtime.output_dir.strip():
             raise ConfigError("runtime.output_dir: expected a folder, got nothing")
@@ -207,6 +211,13 @@ class Config:
         The task decides, where the model allows it.
         """
         return bool(self.task.get("any_depth", False)) and can_grow(self.model)
+
+
+def _part(node: Any, key: str, choices: dict[str, Any]) -> Part:
+    try:
+        return Part.parse(node, key)
+    except ConfigError as error:
+        raise ConfigError(blamed(str(error), choices)) from None
 
 
 def from_mapping(cls, node: Any, path: str) -> Any:

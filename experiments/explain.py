@@ -34,6 +34,9 @@ def explained(overrides: Sequence[str]) -> Iterator[None]:
         raise UserError(explain(error, overrides)) from error
 
 
+MANY = 12  # choices; more are not listed in a message that names the nearest
+
+
 def tracebacks_wanted() -> bool:
     """Whether the user asked for tracebacks (BLOCKLAB_FULL_ERROR=1)."""
     return os.environ.get("BLOCKLAB_FULL_ERROR") == "1"
@@ -113,11 +116,12 @@ def _missing_choice(error: MissingConfigException) -> str:
     group, _, choice = missing.rpartition("/")
     if not group or options is None:
         return " ".join(str(error).split())
-    listed = ", ".join(sorted(options))
-    return (
-        f"{group}={choice}: no such choice{nearest(choice, options)} "
-        f"(choices of {group}: {listed})"
-    )
+    hint = nearest(choice, options)
+    if hint and len(options) > MANY:
+        listed = f"{len(options)} choices of {group}: see --help"
+    else:
+        listed = f"choices of {group}: {', '.join(sorted(options))}"
+    return f"{group}={choice}: no such choice{hint} ({listed})"
 
 
 def _unknown_key(text: str) -> str | None:

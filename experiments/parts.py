@@ -200,10 +200,10 @@ def locate(target: str, path: str) -> type:
 def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.
 
-    Left out are rngs, the site, factories with a default (`linear=Linear`) and widths (positional
-    without a default): whoever builds the part gives them. Without an annotation the
-    default tells: none means a part, a float means a number (so that 1 and 0.3 are
-    traced as one type).
+    Left out are rngs, the site, factories with a default (`linear=Linear`) and widths
+    (positional without a default): whoever builds the part gives them. Without an
+    annotation the default tells: none means a part, a float means a number (so that 1
+    and 0.3 are traced as one type).
     """
     init = made.__init__ if inspect.isclass(made) else made
     hints = typing.get_type_hints(init)

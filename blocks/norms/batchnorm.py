@@ -39,6 +39,7 @@ class BatchNorm(nnx.Module):
 
     traced = ()
     mixes_tokens = True
+    has_state = True
 
     @staticmethod
     def check(

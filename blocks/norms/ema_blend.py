@@ -39,6 +39,7 @@ class EMABlendInput(nnx.Module):
     """
 
     traced = ("alpha_init", "shift_init")
+    has_state = True
 
     @staticmethod
     def check(

@@ -40,6 +40,11 @@ class Pointwise(nnx.Module):
     traced = ("alpha_init", "shift_init")
 
     @staticmethod
+    def has_state(*, alpha: bool = True, **_) -> bool:
+        """An alpha that is not learned is kept as state: members may differ in it."""
+        return not alpha
+
+    @staticmethod
     def check(
         *,
         function: str = "tanh",

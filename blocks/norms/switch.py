@@ -22,6 +22,7 @@ class Switch(nnx.Module):
     """
 
     traced = ("which",)
+    has_state = True
 
     @staticmethod
     def check(*, which: int = 0) -> None:

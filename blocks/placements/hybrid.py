@@ -18,6 +18,7 @@ class Hybrid:
     """
 
     parallel = False
+    needs_attention = True  # its norm is behind attention
 
     first_pre: bool = False
     embedding_norm: bool = False

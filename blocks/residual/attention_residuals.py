@@ -38,6 +38,7 @@ class AttentionResiduals(Add):
     """
 
     traced = ()
+    takes_post_norm = False  # there is no sum of stream and branch to normalize
 
     @staticmethod
     def check(*, n_groups: int | None = None, eps: float = 1e-6) -> None:

@@ -23,6 +23,7 @@ class B2T(Add):
     """
 
     traced = ()
+    needs_post_norm = True  # without, the stream doubles in every block
 
     @staticmethod
     def check() -> None:

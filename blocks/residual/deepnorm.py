@@ -25,6 +25,7 @@ class DeepNorm(Add):
     """
 
     traced = ()
+    needs_post_norm = True  # without, the stream grows as alpha to the depth
 
     @staticmethod
     def check(*, side: str = "only", n_other_layers: int | None = None) -> None:

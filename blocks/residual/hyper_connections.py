@@ -31,9 +31,9 @@ class HyperConnections:
         B[s]      += scale[1] * tanh(norm(x[s]) . weight[:, n_streams + 1])
 
     Initial values make it Pre-LN: B ones, A_r = I, A_m one at stream (number of the
-    sub-layer mod n_streams) and zero elsewhere, weight 0 (`weight_std`). Coefficients and sums over
-    streams are in float32, or the dtype of the streams where that is wider; the new
-    streams are rounded once.
+    sub-layer mod n_streams) and zero elsewhere, weight 0 (`weight_std`). Coefficients
+    and sums over streams are in float32, or the dtype of the streams where that is
+    wider; the new streams are rounded once.
 
     Parameters of a joint (float32), role in brackets:
         read_weights   A_m  [n_streams]                                [mixing]

@@ -19,6 +19,7 @@ class Keel(Add):
     """
 
     traced = ()
+    needs_post_norm = True  # without, the stream grows as alpha to the depth
 
     @staticmethod
     def check(*, alpha: float | None = None) -> None:

@@ -26,6 +26,7 @@ class LayerNormScaling(Add):
     """
 
     traced = ()
+    takes_in_norm = False  # it would take the factor away again
 
     @staticmethod
     def check(*, power: float = 0.5) -> None:

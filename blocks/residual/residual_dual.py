@@ -26,6 +26,7 @@ class ResiDual(Add):
     """
 
     traced = ()
+    needs_post_norm = True  # without, both streams are the same
 
     @staticmethod
     def check(*, normalize_input: bool = False) -> None:

@@ -80,27 +80,25 @@ def defaults() -> dict[str, str | None]:
 
 def is_alone(group: str, choice: str) -> bool:
     """Whether a choice is one part, and sets nothing anywhere else."""
-    node = _file(CONF / group / f"{choice}.yaml")
-    return "_target_" in node and "defaults" not in node
+    is_part = "_target_" in _file(CONF / group / f"{choice}.yaml")
+    return is_part and not _overrides(group, choice)
 
 
-def exists(key: str, choice: str) -> bool:
-    """Whether a choice is one of these files; users may have some of their own."""
+def is_choice(key: str, choice: str) -> bool:
+    """Whether there is such a file here; users may have some of their own."""
     return (CONF / key.partition("@")[0] / f"{choice}.yaml").exists()
 
 
 def implied(row: Row) -> Row:
-    """The row and what its choices choose in other groups, unless the row does."""
-    asked, found = [], dict(row)
-    pending = list(row.items())
-    while pending:
-        key, choice = pending.pop(0)
-        for entry in _overrides(key, choice):
-            if entry not in asked:
-                asked.append(entry)
-                if entry[0] not in row:
-                    found[entry[0]] = entry[1]
-                    pending.append(entry)
+    """The row and what its choices choose in other groups, unless the row does.
+
+    Of two that choose in the same group the later one in the main list wins.
+    """
+    found = dict(row)
+    for key in defaults():
+        for group, other in _overrides(key, row.get(key)):
+            if group not in row:
+                found[group] = other
     return found
 
 
@@ -123,11 +121,9 @@ def config_of(row: Row, **sizes) -> dict[str, Any]:
     if pattern in PATTERN_VALUES:
         merge(node, {"model": {"pattern": dict(PATTERN_VALUES[pattern])}})
     for key, choice in replaced.items():
-        part = _file(CONF / key.removeprefix("pattern.") / f"{choice}.yaml")
-        at = node["model"].setdefault("pattern", {})
-        if at is None:
-            at = node["model"]["pattern"] = {}
-        at[key.removeprefix("pattern.")] = copy.deepcopy(part)
+        if node["model"].get("pattern", 0) is None:
+            node["model"]["pattern"] = {}  # as Hydra does
+        merge(node, placed(f"{key.removeprefix('pattern.')}@model.{key}", choice))
     values = {k: OmegaConf.create(f"x: {row[k]}").x for k in VALUES if row.get(k)}
     known = {k: v for k, v in sizes.items() if k in node["model"]}
     node["model"].update(known, **values)
@@ -137,14 +133,15 @@ def config_of(row: Row, **sizes) -> dict[str, Any]:
 def command_line(row: Row, **sizes) -> list[str]:
     """The overrides that make Hydra compose the same config."""
     words = []
+    known = {axis.name for axis in axes()}
+    words += [f"{key}={choice}" for key, choice in row.items() if key not in known]
     for axis in axes():
         choice = row.get(axis.name)
-        if axis.name not in row or (
-            choice is None and axis.name.startswith("pattern.")
-        ):
-            continue
-        words.append(f"{axis.key}={'null' if choice is None else choice}")
-    if not any(key == "pattern" for key in row) and any("@" in w for w in words):
+        if choice is not None:
+            words.append(f"{axis.key}={choice}")
+        elif axis.name in row and defaults().get(axis.name) is not None:
+            words.append(f"~{axis.key}")
+    if "pattern" not in row and any("@" in word for word in words):
         words.append("pattern=every_nth")
     for pattern, values in PATTERN_VALUES.items():
         if f"pattern={pattern}" in words:
@@ -161,6 +158,11 @@ def placed(key: str, choice: str) -> dict[str, Any]:
     place = place or package_of(file.read_text(encoding="utf-8")) or group
     for name in reversed(place.split(".") if place != "_global_" else []):
         node = {name: node}
+    node = copy.deepcopy(node)
+    for inner, other in _entries(group, choice).items():
+        if other is not None and not inner.startswith("override "):
+            inner, _, below = inner.lstrip("/").partition("@")
+            merge(node, placed(f"{inner}@{place}.{below}", other))
     return node
 
 
@@ -174,16 +176,20 @@ def merge(node: dict, other: dict) -> None:
 
 
 def _overrides(key: str, choice: str | None) -> list[tuple[str, str | None]]:
-    """Group -> choice, as the file of a choice overrides the defaults list."""
+    """Group -> choice, as the file of a choice overrides the main defaults list."""
     if choice is None or key in VALUES or key.startswith("pattern."):
         return []
-    node = _file(CONF / key.partition("@")[0] / f"{choice}.yaml")
-    found = []
-    for entry in node.get("defaults", []):
-        ((group, other),) = entry.items()
-        group = group.removeprefix("override ").lstrip("/")
-        found.append((group.replace("@_global_.", "@"), other))
-    return found
+    return [
+        (entry.removeprefix("override ").lstrip("/"), other)
+        for entry, other in _entries(key.partition("@")[0], choice).items()
+        if entry.startswith("override ")
+    ]
+
+
+def _entries(group: str, choice: str) -> dict[str, str | None]:
+    """The defaults list of the file of a choice."""
+    entries = _file(CONF / group / f"{choice}.yaml").get("defaults", [])
+    return {key: other for entry in entries for key, other in entry.items()}
 
 
 def _resolved(value: Any, root: dict) -> Any:

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.compatibility.choices import SIZES, Axis, Row, config_of
-from experiments.compatibility.message import told
+from experiments.compatibility.choices import (
+    SIZES,
+    Axis,
+    Row,
+    config_of,
+    defaults,
+    implied,
+)
+from experiments.compatibility.message import blamed, told
 from experiments.compatibility.rules import refusals
 from experiments.errors import ConfigError
 from experiments.parts import Part
@@ -29,7 +36,7 @@ def verdict(row: Row) -> Verdict | None:
     try:
         model = Part.parse(config_of(row, **SIZES)["model"], "model")
     except ConfigError as error:
-        return Verdict(tuple(row), str(error))
+        return Verdict(tuple(row), blamed(str(error), {**defaults(), **implied(row)}))
     for found in refusals(model):
         if set(found.keys) <= set(row):
             reason = told(found, model, row)
@@ -85,28 +92,36 @@ class Covering:
             return
         self._todo[np.ix_(row, row)] = False
         self._used[row] += 1
-        chosen = dict(self._items[k] for k in row)
+        chosen = self._chosen(row)
         self.rows.append({axis.name: chosen[axis.name] for axis in self.axes})
 
     def _filled(self, start: list[int]) -> list[int] | None:
         """A whole row, each choice the one that covers most; None if there is none."""
+        order = [a.name for a in self.axes if a.name not in self._chosen(start)]
+        stuck: set[str] = set()
         while True:
             row = list(start)
-            taken = {self._items[k][0] for k in start}
-            for axis in self.axes:
-                if axis.name in taken:
-                    continue
-                k = self._best(axis.name, row)
-                if k is None:
+            for name in order:
+                best = self._best(name, row)
+                if best is None:
+                    break
+                row.append(best)
+            if best is None:
+                if name in stuck:
                     return None
-                row.append(k)
-            refused = verdict(dict(self._items[k] for k in row))
+                stuck.add(name)
+                order = [name, *(other for other in order if other != name)]
+                continue
+            chosen = self._chosen(row)
+            refused = verdict(chosen)
             if refused is None:
                 return row
-            chosen = dict(self._items[k] for k in row)
             clash = frozenset(self._index[a, chosen[a]] for a in refused.axes)
             assert clash not in self._clashes, refused
             self._clashes.append(clash)
+
+    def _chosen(self, row: list[int]) -> Row:
+        return dict(self._items[k] for k in row)
 
     def _best(self, axis: str, row: list[int]) -> int | None:
         span = [

@@ -7,7 +7,7 @@ from experiments.compatibility.rules import Refusal, refusals
 from experiments.errors import ConfigError
 from experiments.parts import Part
 
-MOST = 8  # choices that a message lists
+MOST = (8, 4)  # choices that a message lists of the key to change, and of the others
 
 
 def refusal(model: Part, choices: dict | None = None) -> str | None:
@@ -30,7 +30,7 @@ def told(found: Refusal, model: Part, choices: dict) -> str:
 
     reason = re.sub(r"<([\w.]+)>", named, found.reason)
     offers = [_offer(found, model, key) for key in found.keys]
-    offers = [offer for offer in offers if offer]
+    offers = [offer for offer in offers if offer is not None]
     advice = f"; choose {', or '.join(offers)}" if offers else ""
     return f"model.{found.keys[0]}: {reason}{advice}"
 
@@ -40,15 +40,15 @@ def blamed(message: str, choices: dict) -> str:
 
     A choice of one group may set a keyword of another group's part.
     """
-    path = message.partition(":")[0]
-    parent = path.rpartition(".")[0]
     if "has no such keyword" not in message:
         return message
-    setting = _choice_that_sets(path, choices)
-    owner = _choice_that_sets(f"{parent}._target_", choices)
-    if setting is None or owner is None or setting == owner:
+    path = message.partition(":")[0]
+    setting = _choices_that_set(path, choices)
+    owning = _choices_that_set(f"{path.rpartition('.')[0]}._target_", choices) - setting
+    if not setting or not owning:
         return message
-    return f"{message}; {setting} sets it, which does not go with {owner}"
+    both = (" and ".join(sorted(names)) for names in (setting, owning))
+    return "{}; {} sets it, which does not go with {}".format(message, *both)
 
 
 def at(model: Part, key: str):
@@ -92,8 +92,9 @@ def _offer(found: Refusal, model: Part, key: str) -> str | None:
     names = [*meant, *good]
     if not names:
         return None
-    if len(names) > MOST:
-        return f"{key}={', '.join(names[:MOST])}, ..."
+    most = MOST[key != found.keys[0]]
+    if len(names) > most:
+        return f"{key}={', '.join(names[:most])}, ..."
     *first, last = names
     return f"{key}={', '.join(first)} or {last}" if first else f"{key}={last}"
 
@@ -122,15 +123,15 @@ def _with(model: Part, key: str, value) -> Part:
     return model.replace(**{head: _with(model[head], rest, value) if rest else value})
 
 
-def _choice_that_sets(path: str, choices: dict) -> str | None:
-    """The last choice whose file has a value at `path`."""
-    found = None
+def _choices_that_set(path: str, choices: dict) -> set[str]:
+    """Those whose files have a value at `path`."""
+    found = set()
     for key, choice in choices.items():
-        if choice is None or not files.exists(key, choice):
+        if choice is None or not files.is_choice(key, choice):
             continue
         node = files.placed(key, choice)
         for name in path.split("."):
             node = node.get(name) if isinstance(node, dict) else None
         if node is not None:
-            found = f"{key}={choice}"
+            found.add(f"{key}={choice}")
     return found

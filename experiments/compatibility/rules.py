@@ -47,6 +47,17 @@ class Layer:
     sites: dict[str, Any]  # sub-layer -> its placement
     number: int
 
+    @property
+    def placement_keys(self) -> tuple[str, ...]:
+        """Where its placement comes from: `pattern` too if that decides how it looks."""
+        key = self.keys["placement"]
+        chosen = key != "placement" and self.varies
+        return (key, "pattern") if chosen else (key,)
+
+    @property
+    def varies(self) -> bool:
+        return bool(getattr(self.parts["placement"].build({}, ""), "varies", False))
+
 
 def refusals(model: Part) -> tuple[Refusal, ...]:
     """Everything that is wrong with a combination, each thing once."""
@@ -112,7 +123,7 @@ def _at(placement, site: str, number: int, n_layers: int):
 def post_norm(model: Part, layers: list[Layer]) -> Iterator[Refusal]:
     scheme = model.get("residual")
     for layer in layers:
-        keys = (layer.keys["placement"], "residual")
+        keys = (*layer.placement_keys, "residual")
         has = [site.post_norm for site in layer.sites.values() if site is not None]
         if any(has) and not fact(scheme, "takes_post_norm", True):
             yield Refusal(
@@ -130,7 +141,7 @@ def in_norm(model: Part, layers: list[Layer]) -> Iterator[Refusal]:
     for layer in layers:
         if any(site is not None and site.in_norm for site in layer.sites.values()):
             yield Refusal(
-                (layer.keys["placement"], "residual"),
+                (*layer.placement_keys, "residual"),
                 "in_norm, a norm in front of the branch, undoes what <residual> does",
                 fails=False,
             )
@@ -202,7 +213,8 @@ def heads(model: Part, layers: list[Layer]) -> Iterator[Refusal]:
                 f"n_kv_heads={n_kv_heads} and n_heads={model.get('n_heads')}",
             )
         if fact(attention, "needs_qk_norm", False) and attention["qk_norm"] is None:
-            yield Refusal((f"{key}.qk_norm", key), f"<{key}> needs a qk_norm")
+            reason = f"<{key}> needs a norm here: norm@model.{key}.qk_norm=..."
+            yield Refusal((f"{key}.qk_norm", key), reason)
 
 
 # -- experts ---------------------------------------------------------------------------

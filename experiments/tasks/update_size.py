@@ -44,7 +44,7 @@ class UpdateSize(AtInit):
             return output_of(program.layout.merge(params, state.rest), batch)
 
         moved = jax.tree.map(
-            lambda w, g: w + self.learning_rate * g, state.params, grads
+            lambda w, g: w - self.learning_rate * g, state.params, grads
         )
         difference = (output(moved) - output(state.params)) / self.learning_rate
         size = jnp.sqrt(jnp.mean(jnp.square(difference)))

@@ -116,7 +116,6 @@ def added(theory):
         ("derf.Derf", "pre", meanfield.pointwise, {"function": "Derf"}),
         ("dyt.DyT", "pre", meanfield.pointwise, {"function": "DyT"}),
         ("layernorm.LayerNorm", "layernorm_scaling", meanfield.layernorm_scaling, {}),
-        ("layernorm.LayerNorm", "depth_mup", meanfield.depth_scaled, {}),
     ],
 )
 def test_a_named_scheme_is_recognised_and_its_v_found(
@@ -145,6 +144,35 @@ def test_a_named_scheme_is_recognised_and_its_v_found(
     curve = theory.relative(np.linspace(6, 96, 181))
     whole = meanfield.over_depths(scheme, (47, 48), s0_square=0.8, v=1.7, **keywords)
     np.testing.assert_allclose(curve[[82, 84]], whole, rtol=0.01)
+
+
+@pytest.mark.parametrize("name, power", [("depth_mup", 0.5), ("completep", 1.0)])
+def test_a_scaled_branch_is_measured_before_its_factor(tmp_path, make_run, name, power):
+    def probes(depth, seed):
+        theory = meanfield.depth_scaled(depth, power=power, s0_square=0.8, v=1.7)
+        return stack(theory, np.full(depth, 1.7))
+
+    table = write(tmp_path / "x", make_run, probes, placement=name)
+    theory = theory_of(table)
+    assert (theory.shape, theory.asymptote) == (name, -power)
+    np.testing.assert_allclose([theory.s0_square, theory.v], [0.8, 1.7], rtol=1e-9)
+    truth = meanfield.over_depths(
+        meanfield.depth_scaled, DEPTHS, power=power, s0_square=0.8, v=1.7
+    )
+    np.testing.assert_allclose(theory.relative(DEPTHS), truth, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["keel", "residual_dual"])
+def test_a_scheme_with_factors_that_are_not_known_has_no_theory(
+    tmp_path, make_run, name
+):
+    def probes(depth, seed):  # a constant stream, of which one would say "flat"
+        theory = meanfield.post(depth)
+        return stack(theory, np.ones(depth))
+
+    theory = theory_of(write(tmp_path / "x", make_run, probes, placement=name))
+    assert theory.shape == "none"
+    assert "factors of its own" in theory.reason
 
 
 def test_deepnorm_is_recognised_with_both_weights_scaled(tmp_path, make_run):
