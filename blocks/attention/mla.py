@@ -52,6 +52,7 @@ class LatentAttention(nnx.Module):
     """
 
     traced = ()
+    shares_kv_heads = False  # every head raises its own from the latent
 
     @staticmethod
     def check(

@@ -19,6 +19,8 @@ class QKVNormAttention(GroupedQueryAttention):
     Source: arXiv 2503.04598 section 3 (HybridNorm).
     """
 
+    needs_qk_norm = True
+
     @with_keywords_of(GroupedQueryAttention.__init__)
     def __init__(
         self,

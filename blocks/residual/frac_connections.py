@@ -44,6 +44,7 @@ class FracConnections:
     """
 
     traced = ("scale_init",)
+    takes_post_norm = False  # there is no sum of stream and branch to normalize
 
     @staticmethod
     def check(

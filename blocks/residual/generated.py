@@ -22,6 +22,7 @@ class GeneratedStreams:
     and nothing to weigh: the scheme is then the plain residual, without parameters.
     """
 
+    takes_post_norm = False  # there is no sum of stream and branch to normalize
     joint: type[GeneratedJoint]
 
     def __init__(

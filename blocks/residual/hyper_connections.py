@@ -49,6 +49,7 @@ class HyperConnections:
     """
 
     traced = ("scale_init", "weight_std")
+    takes_post_norm = False  # there is no sum of stream and branch to normalize
 
     @staticmethod
     def check(

@@ -306,6 +306,45 @@ def test_depth_decides_where_layers_differ():
     assert refusal(model_of(row, n_layers=4)) is not None
 
 
+def test_one_norm_after_an_addition_is_enough():
+    """HybridNorm has one per block: too many for streams, enough for DeepNorm."""
+    assert refusal(model_of({"placement": "hybrid", "residual": "mhc"})) is not None
+    assert refusal(model_of({"placement": "hybrid", "residual": "deepnorm"})) is None
+    # Its first block is Pre-LN.
+    row = {"placement": "hybrid_star", "residual": "deepnorm"}
+    assert refusal(model_of(row)) is not None
+
+
+def test_the_norm_that_experts_get_is_the_one_of_their_sub_layer(compose):
+    """Side by side, attention and feed-forward have the norm of attention."""
+    batch, rms = "norm@model.ffn_norm=batchnorm", "norm@model.attn_norm=rmsnorm"
+    with pytest.raises(UserError, match="model.ffn_norm: ffn_norm=batchnorm has state"):
+        compose("placement=sub", "ffn=moe", batch)
+    compose("placement=sub", "ffn=moe", "norm@model.attn_norm=batchnorm")
+    beside = ("placement=parallel", "model.placement.inner_norm=true", "ffn=moe")
+    compose(*beside, batch, rms)
+    with pytest.raises(UserError, match="model.attn_norm: attn_norm=batchnorm has"):
+        compose(*beside, "norm@model.attn_norm=batchnorm")
+    compose("placement=sub", "ffn=moe", batch, "model.ffn.compute=dense")
+
+
+def test_as_many_heads_of_keys_as_of_queries_are_none_too_many():
+    model = model_of({"attention": "mla"}).replace(n_kv_heads=SIZES["n_heads"])
+    assert refusal(model) is None
+
+
+def test_which_layers_a_pattern_changes_matters_where_its_placement_varies():
+    """Mix-LN in every second block of four is Pre-LN there; in the first it is not."""
+    row = {"residual": "mhc", "pattern.placement": "mix"}
+    assert verdict({**row, "pattern": "every_nth"}) is None
+    assert verdict({**row, "pattern": "first"}).axes == (
+        "pattern.placement",
+        "pattern",
+        "residual",
+    )
+    assert verdict(row) is None
+
+
 # -- what classes declare is true ------------------------------------------------------
 
 

@@ -82,6 +82,9 @@ def test_every_choice_composes_and_passes_its_checks(composer, tmp_path, group, 
     text = tmp_path / "text.txt"
     text.write_text("some text " * 100)
     needs = {("data", "bytes"): [f"data.path={text}"]}
+    # Schemes that mean something with the placement of their name only.
+    for scheme in ("b2t", "deepnorm", "keel", "layernorm_scaling", "residual_dual"):
+        needs["residual", scheme] = [f"placement={scheme}"]
     config = composer.compose([f"{group}={choice}", *needs.get((group, choice), [])])
     assert config.choices[group] == choice
 

@@ -44,6 +44,11 @@ class MoE(nnx.Module):
     traced = ()
 
     @staticmethod
+    def takes_state_inside(*, compute: str = "blocks", **_) -> bool:
+        """Whether the inner norm of experts may have state (running statistics)."""
+        return compute != "blocks"
+
+    @staticmethod
     def check(
         *,
         n_experts: int = 8,
