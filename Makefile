@@ -33,7 +33,7 @@ lint: $(READY)
 # Needs uv on the PATH. The result names packages, versions and hashes, no address.
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes \
-	    --fork-strategy fewest --no-header --no-emit-index-url \
+	    --fork-strategy fewest --no-header \
 	    --extra dev pyproject.toml -o requirements.lock
 
 clean:

@@ -4,13 +4,16 @@ Every part not given here stays the model's. A model with a pattern holds one st
 parameters per position of the pattern (see `blocks.stack`).
 """
 
+import abc
 import math
 from collections.abc import Callable
+
+from blocks.keywords import with_keywords_of
 
 PARTS = ("attention", "ffn", "placement", "attn_norm", "ffn_norm")
 
 
-class Pattern:
+class Pattern(abc.ABC):
     """Replaces parts in the layers that `chosen` names.
 
     attention, ffn, attn_norm, ffn_norm: factories, as the model takes them.
@@ -35,9 +38,9 @@ class Pattern:
         )
         self.parts = {name: part for name, part in given.items() if part is not None}
 
+    @abc.abstractmethod
     def chosen(self, layer: int, n_layers: int) -> bool:
         """Whether block `layer` has the parts of the pattern."""
-        raise NotImplementedError
 
     def at(self, layer: int, n_layers: int) -> dict:
         """The parts that block `layer` has in place of the model's."""
@@ -57,23 +60,9 @@ class EveryNth(Pattern):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
 
-    def __init__(
-        self,
-        *,
-        every: int,
-        attention: Callable | None = None,
-        ffn: Callable | None = None,
-        placement: Callable | None = None,
-        attn_norm: Callable | None = None,
-        ffn_norm: Callable | None = None,
-    ):
-        super().__init__(
-            attention=attention,
-            ffn=ffn,
-            placement=placement,
-            attn_norm=attn_norm,
-            ffn_norm=ffn_norm,
-        )
+    @with_keywords_of(Pattern.__init__)
+    def __init__(self, *, every: int, **parts):
+        super().__init__(**parts)
         self.every = every
 
     def chosen(self, layer: int, n_layers: int) -> bool:
@@ -96,24 +85,9 @@ class First(Pattern):
         if at_least < 0:
             raise ValueError(f"at_least must not be negative, got {at_least}")
 
-    def __init__(
-        self,
-        *,
-        fraction: float = 0.0,
-        at_least: int = 1,
-        attention: Callable | None = None,
-        ffn: Callable | None = None,
-        placement: Callable | None = None,
-        attn_norm: Callable | None = None,
-        ffn_norm: Callable | None = None,
-    ):
-        super().__init__(
-            attention=attention,
-            ffn=ffn,
-            placement=placement,
-            attn_norm=attn_norm,
-            ffn_norm=ffn_norm,
-        )
+    @with_keywords_of(Pattern.__init__)
+    def __init__(self, *, fraction: float = 0.0, at_least: int = 1, **parts):
+        super().__init__(**parts)
         self.fraction = fraction
         self.at_least = at_least
 

@@ -38,6 +38,7 @@ class Composer:
         self._parsed: dict[str, Any] = {}
         self._is_group: dict[str, bool] = {}
         self._bases: dict[tuple[str, ...], tuple[DictConfig, dict]] = {}
+        self._stripped: dict[tuple[str, ...], tuple[DictConfig, dict | None]] = {}
 
     def compose(self, overrides: Sequence[str]) -> Config:
         """The config of one run.
@@ -59,11 +60,20 @@ class Composer:
         parsed = [self._parse(text) for text in overrides]
         groups = [o for o in parsed if self._chooses(o)]
         values = [o for o in parsed if not self._chooses(o)]
-        base, choices = self._base(tuple(o.input_line for o in groups))
-        if values:
-            base = copy.deepcopy(base)
-            ConfigLoaderImpl._apply_overrides_to_config(values, base)
-        return plain(base), choices
+        key = tuple(o.input_line for o in groups)
+        base, choices = self._base(key)
+        if not values:
+            return plain(base), choices
+        # Copying a config is most of the work, and its tags are most of a config.
+        tags = None
+        if not any(o.key_or_group.split(".")[0] == "tags" for o in values):
+            base, tags = self._without_tags(key)
+        base = copy.deepcopy(base)
+        ConfigLoaderImpl._apply_overrides_to_config(values, base)
+        node = plain(base)
+        if tags is not None:
+            node["tags"] = copy.deepcopy(tags)
+        return node, choices
 
     def sweeper(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The `hydra.sweeper` node that these overrides give, sweeps left out."""
@@ -105,6 +115,21 @@ class Composer:
                 del cfg["hydra"]
             self._bases[groups] = (cfg, choices)
         return self._bases[groups]
+
+    def _without_tags(self, groups: tuple[str, ...]) -> tuple[DictConfig, dict | None]:
+        """The base, and its tags as plain data where no value of a run is in them."""
+        if groups not in self._stripped:
+            base, _ = self._base(groups)
+            node = OmegaConf.to_container(base)
+            tags = node.get("tags")
+            if tags is not None and "${" not in str(tags) and "${tags" not in str(node):
+                base = copy.deepcopy(base)
+                with open_dict(base):
+                    del base["tags"]
+            else:
+                tags = None
+            self._stripped[groups] = (base, tags)
+        return self._stripped[groups]
 
 
 def is_for_hydra(override: str) -> bool:

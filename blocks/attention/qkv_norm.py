@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 
 from blocks.attention.grouped_query import GroupedQueryAttention
-from blocks.attention.keywords import with_keywords_of
+from blocks.keywords import with_keywords_of
 from blocks.norms.at_site import make_norm
 
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 from blocks.attention.grouped_query import GroupedQueryAttention
 from blocks.attention.heads import join_heads, split_heads
-from blocks.attention.keywords import with_keywords_of
+from blocks.keywords import with_keywords_of
 
 
 class ValueResidualAttention(GroupedQueryAttention):

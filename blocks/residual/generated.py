@@ -1,5 +1,6 @@
 """What the schemes with generated coefficients have in common."""
 
+import abc
 import math
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from blocks.residual.streams import check_streams, refuse_post_norm
 from blocks.site import Site
 
 
-class GeneratedStreams:
+class GeneratedStreams(abc.ABC):
     """What the schemes have in common whose joints are `GeneratedJoint`s.
 
     A subclass has `joint` (the class of its joints), `res_init()` (initial biases of
@@ -47,8 +48,9 @@ class GeneratedStreams:
         self.coefficient_eps = coefficient_eps
         self.joint_keywords = {}
 
+    @abc.abstractmethod
     def res_init(self) -> jax.Array:
-        raise NotImplementedError
+        """Initial biases of raw_res."""
 
     def init_factor(self, use: str, site: Site) -> float:
         """Initial kernels are as they would be without streams."""

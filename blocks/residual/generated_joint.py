@@ -1,5 +1,6 @@
 """A joint whose coefficients are generated from all streams of a token together."""
 
+import abc
 import math
 
 import jax
@@ -71,8 +72,9 @@ class GeneratedJoint(nnx.Module):
         self.bias = nnx.Param(bias, role="mixing")
         self.alpha = nnx.Param(alpha, role="mixing")
 
+    @abc.abstractmethod
     def mixing(self, raw: jax.Array) -> jax.Array:
-        raise NotImplementedError
+        """[n_logits, tokens] -> the mixing matrices [n_streams, n_streams, tokens]."""
 
     def coefficients(self, state: jax.Array):
         """pre [n, tokens], post [n, tokens], mixing [n, n, tokens]."""

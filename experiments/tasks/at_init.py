@@ -1,5 +1,6 @@
 """What tasks that look at an untrained model and take no step have in common."""
 
+import abc
 import threading
 
 import jax
@@ -10,7 +11,7 @@ from experiments.probes import probe_rows
 from experiments.program import Program
 
 
-class AtInit:
+class AtInit(abc.ABC):
     """One call of `measure` per run; its arrays become rows of step 0.
 
     A task of this kind is a subclass with its own `measure`; it ignores `steps` of the
@@ -24,12 +25,12 @@ class AtInit:
         self._compiled = {}  # number of members -> executable
         self._lock = threading.Lock()
 
+    @abc.abstractmethod
     def measure(self, program: Program, seed, values: dict, steps, data: dict) -> dict:
         """quantity -> array of one member, `loss` among them; traced.
 
         Arrays are scalar, per layer [n_layers] or per site [n_layers, sub-layers].
         """
-        raise NotImplementedError
 
     def run(
         self, programs: Executables, members: list[Member], stop: threading.Event
@@ -39,16 +40,7 @@ class AtInit:
         measured = jax.device_get(self._compile(programs, inputs)(*inputs))
         for i, member in enumerate(members):
             one = {k: v[i] for k, v in measured.items()}
-            member.loss = float(one["loss"])
-            row = {"step": 0, "loss": member.loss}
-            if "grad_norm/total" in one:
-                row["grad_norm"] = float(one["grad_norm/total"])
-            member.directory.rewind("metrics.jsonl", None)
-            member.directory.rewind("probes.jsonl", None)
-            member.directory.append("probes.jsonl", probe_rows(0, one))
-            member.directory.append("metrics.jsonl", [row])
-            member.state = "completed"
-            member.directory.update(state="completed", step=0, steps=0)
+            record(member, one)
 
     def _compile(self, programs: Executables, inputs: tuple):
         """`measure` over the member axis, compiled by the thread that asks first."""
@@ -62,3 +54,20 @@ class AtInit:
                 fn = lift(measure, programs.layout.name, (True, True, True, False))
                 self._compiled[n_members] = jax.jit(fn).lower(*inputs).compile()
         return self._compiled[n_members]
+
+
+def record(member: Member, measured: dict) -> None:
+    """Writes what was measured at step 0, and that the run is over.
+
+    measured: quantity -> array, `loss` among them.
+    """
+    member.loss = float(measured["loss"])
+    row = {"step": 0, "loss": member.loss}
+    if "grad_norm/total" in measured:
+        row["grad_norm"] = float(measured["grad_norm/total"])
+    member.directory.rewind("metrics.jsonl", None)
+    member.directory.rewind("probes.jsonl", None)
+    member.directory.append("probes.jsonl", probe_rows(0, measured))
+    member.directory.append("metrics.jsonl", [row])
+    member.state = "completed"
+    member.directory.update(state="completed", step=0, steps=0)

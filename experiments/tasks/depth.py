@@ -6,7 +6,7 @@ import jax
 
 from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
-from experiments.probes import probe_rows
+from experiments.tasks.at_init import record
 
 
 class Depth:
@@ -45,15 +45,4 @@ class Depth:
             one = {
                 k: v[i][:n_layers] if v[i].ndim else v[i] for k, v in measured.items()
             }
-            member.loss = float(one["loss"])
-            row = {
-                "step": 0,
-                "loss": member.loss,
-                "grad_norm": float(one["grad_norm/total"]),
-            }
-            member.directory.rewind("metrics.jsonl", None)
-            member.directory.rewind("probes.jsonl", None)
-            member.directory.append("probes.jsonl", probe_rows(0, one))
-            member.directory.append("metrics.jsonl", [row])
-            member.state = "completed"
-            member.directory.update(state="completed", step=0, steps=0)
+            record(member, one)

@@ -53,8 +53,8 @@ def test_first_is_a_fraction_and_at_least_some():
 
 
 def test_a_pattern_of_ones_own_says_which_layers_it_means():
-    with pytest.raises(NotImplementedError):
-        Pattern().chosen(0, 4)
+    with pytest.raises(TypeError, match="chosen"):
+        Pattern()
 
 
 @pytest.mark.parametrize(

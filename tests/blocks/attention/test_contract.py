@@ -222,7 +222,7 @@ def oracle_of(choice, attention, *, n_heads, n_kv_heads=None, d_head=None):
 
 
 def oracle_norm(config, arrays, site):
-    if config["_target_"].endswith("UnitNorm"):
+    if config["_target_"].endswith("L2Norm"):
         return lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
     if f"{site}/gain" not in arrays:
         return None  # the query has no latent

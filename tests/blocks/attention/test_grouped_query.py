@@ -11,9 +11,9 @@ from jax.test_util import check_grads
 
 from blocks.attention.gate import SigmoidGate
 from blocks.attention.grouped_query import GroupedQueryAttention
-from blocks.attention.unit_norm import UnitNorm
 from blocks.inits.xavier import XavierGaussian
 from blocks.linear import Linear
+from blocks.norms.l2norm import L2Norm
 from blocks.norms.rmsnorm import RMSNorm
 from blocks.oracle import attention as oracle
 from blocks.oracle import norms
@@ -35,6 +35,7 @@ def oracle_norm(norm):
     return lambda x: norms.rmsnorm(x, gain=gain, eps=1e-6)
 
 
+UNIT = functools.partial(L2Norm, eps_mode="clamp")
 VARIANTS = {
     "plain": {},
     "bias": {"bias": True},
@@ -281,7 +282,7 @@ def test_scores_do_not_overflow_in_float16():
 # q = (3, 4), k = (4, 3): by hand, with eight digits.
 @pytest.mark.parametrize("factor", [1.0, 1e3, 1e-4])
 def test_unit_vectors_and_tau_give_tau_times_the_cosine(float64, factor):
-    attention = make(2, 1, qk_norm=UnitNorm, tau_init=8.0, causal=False)
+    attention = make(2, 1, qk_norm=UNIT, tau_init=8.0, causal=False)
     graphdef, params = nnx.split(attention, nnx.Param)
     q, k = jnp.array([[[[3.0, 4.0]]]]) * factor, jnp.array([[[[4.0, 3.0]]]])
 
@@ -298,7 +299,7 @@ def test_unit_vectors_and_tau_give_tau_times_the_cosine(float64, factor):
 
 
 def test_tau_does_not_widen_the_products():
-    attention = make(qk_norm=UnitNorm, tau_init=3.0)
+    attention = make(qk_norm=UNIT, tau_init=3.0)
     half = jax.ShapeDtypeStruct((14, 12), jnp.bfloat16)
     traced = jax.make_jaxpr(lambda x: attention(x, (2, 7)))(half)
     found = {dtype for pair in products(traced.jaxpr, "dtype") for dtype in pair}
