@@ -15,6 +15,42 @@ from blocks.residual.streams import check_streams, refuse_post_norm
 from blocks.site import Site
 
 
+def check_generated(
+    *,
+    n_streams: int = 4,
+    start: str = "uniform",
+    alpha_init: float = 0.01,
+    phi_std: float = 0.02,
+    eps: float = 1e-6,
+    expand: str = "copy",
+    reduce: str = "mean",
+) -> None:
+    """Raises ValueError for values that no generated scheme can have."""
+    check_streams(n_streams, expand, reduce)
+    check_eps(eps)
+    if start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
+    if not math.isfinite(alpha_init):
+        raise ValueError(f"alpha_init must be finite, got {alpha_init}")
+    if not (math.isfinite(phi_std) and phi_std >= 0):
+        raise ValueError(f"phi_std must be finite and >= 0, got {phi_std}")
+    # Streams that start alike and are treated alike get the same gradients for ever.
+    if start == "uniform" and expand == "copy" and phi_std == 0 and n_streams > 1:
+        raise ValueError(
+            f"phi_std must be above 0 with start='uniform' and n_streams={n_streams}, "
+            f"got {phi_std}: nothing would ever make the streams differ "
+            "(or take start='onehot')"
+        )
+
+
+def check_coefficient_eps(coefficient_eps: float) -> None:
+    """Raises ValueError for what cannot be added to weights of streams."""
+    if not (math.isfinite(coefficient_eps) and coefficient_eps >= 0):
+        raise ValueError(
+            f"coefficient_eps must be finite and >= 0, got {coefficient_eps}"
+        )
+
+
 class GeneratedStreams(abc.ABC):
     """What the schemes have in common whose joints are `GeneratedJoint`s.
 
@@ -25,19 +61,27 @@ class GeneratedStreams(abc.ABC):
 
     takes_post_norm = False  # there is no sum of stream and branch to normalize
     joint: type[GeneratedJoint]
+    check = staticmethod(check_generated)
 
     def __init__(
         self,
         *,
-        n_streams,
-        start,
-        alpha_init,
-        phi_std,
-        eps,
-        expand,
-        reduce,
-        coefficient_eps=0.0,
+        n_streams: int = 4,
+        start: str = "uniform",
+        alpha_init: float = 0.01,
+        phi_std: float = 0.02,
+        eps: float = 1e-6,
+        expand: str = "copy",
+        reduce: str = "mean",
     ):
+        """Args:
+        n_streams: residual streams, 1 to 8.
+        start: uniform or onehot, the initial biases of H_pre and H_post.
+        alpha_init: of the gates of what depends on the token.
+        phi_std: standard deviation of phi.
+        eps: of the normalization of the flattened streams.
+        expand: copy or first; reduce: mean, sum or head (`StreamEnds`).
+        """
         self.n_streams = n_streams
         self.start = start
         self.alpha_init = alpha_init
@@ -45,7 +89,7 @@ class GeneratedStreams(abc.ABC):
         self.eps = eps
         self.expand = expand
         self.reduce = reduce
-        self.coefficient_eps = coefficient_eps
+        self.coefficient_eps = 0.0
         self.joint_keywords = {}
 
     @abc.abstractmethod
@@ -96,37 +140,4 @@ class GeneratedStreams(abc.ABC):
             coefficient_eps=self.coefficient_eps,
             rngs=rngs,
             **self.joint_keywords,
-        )
-
-
-def check_generated(
-    *,
-    n_streams: int,
-    start: str,
-    alpha_init: float,
-    phi_std: float,
-    eps: float,
-    expand: str,
-    reduce: str,
-    coefficient_eps: float = 0.0,
-) -> None:
-    """Raises ValueError for values that no generated scheme can have."""
-    check_streams(n_streams, expand, reduce)
-    check_eps(eps)
-    if start not in STARTS:
-        raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
-    if not math.isfinite(alpha_init):
-        raise ValueError(f"alpha_init must be finite, got {alpha_init}")
-    if not (math.isfinite(phi_std) and phi_std >= 0):
-        raise ValueError(f"phi_std must be finite and >= 0, got {phi_std}")
-    if not (math.isfinite(coefficient_eps) and coefficient_eps >= 0):
-        raise ValueError(
-            f"coefficient_eps must be finite and >= 0, got {coefficient_eps}"
-        )
-    # Streams that start alike and are treated alike get the same gradients for ever.
-    if start == "uniform" and expand == "copy" and phi_std == 0 and n_streams > 1:
-        raise ValueError(
-            f"phi_std must be above 0 with start='uniform' and n_streams={n_streams}, "
-            f"got {phi_std}: nothing would ever make the streams differ "
-            "(or take start='onehot')"
         )

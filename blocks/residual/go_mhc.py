@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from blocks.keywords import with_keywords_of
 from blocks.residual.generated import GeneratedStreams, check_generated
 from blocks.residual.generated_joint import GeneratedJoint
 from blocks.residual.orthogonal import cayley, skew
@@ -45,26 +46,11 @@ class GoMHC(GeneratedStreams):
     joint = GoMHCJoint
 
     @staticmethod
+    @with_keywords_of(check_generated)
     def check(
-        *,
-        n_streams: int = 4,
-        block_size: int = 2,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
+        *, n_streams: int = 4, phi_std: float = 0.02, block_size: int = 2, **common
     ) -> None:
-        check_generated(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
+        check_generated(n_streams=n_streams, phi_std=phi_std, **common)
         if not 1 <= block_size <= 4:
             raise ValueError(f"block_size must be 1 to 4, got {block_size}")
         if phi_std == 0 and n_streams > 1:
@@ -72,30 +58,12 @@ class GoMHC(GeneratedStreams):
                 f"phi_std must be above 0, got {phi_std}: H_res would stay the identity"
             )
 
-    def __init__(
-        self,
-        *,
-        n_streams: int = 4,
-        block_size: int = 2,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
-    ):
-        """Args: as of `blocks.residual.mhc.MHC`, and
+    @with_keywords_of(GeneratedStreams.__init__)
+    def __init__(self, *, block_size: int = 2, **common):
+        """Args: as of `GeneratedStreams`, and
         block_size: s.
         """
-        super().__init__(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
+        super().__init__(**common)
         self.block_size = block_size
         self.joint_keywords = {"block_size": block_size}
 

@@ -3,7 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.keywords import with_keywords_of
+from blocks.residual.generated import (
+    GeneratedStreams,
+    check_coefficient_eps,
+    check_generated,
+)
 from blocks.residual.generated_joint import GeneratedJoint
 from blocks.residual.streams import written
 
@@ -43,51 +48,18 @@ class IdentityHC(GeneratedStreams):
     joint = IdentityJoint
 
     @staticmethod
-    def check(
-        *,
-        n_streams: int = 4,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        coefficient_eps: float = 0.0,
-        expand: str = "copy",
-        reduce: str = "mean",
-    ) -> None:
-        check_generated(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-            coefficient_eps=coefficient_eps,
-        )
+    @with_keywords_of(check_generated)
+    def check(*, coefficient_eps: float = 0.0, **common) -> None:
+        check_generated(**common)
+        check_coefficient_eps(coefficient_eps)
 
-    def __init__(
-        self,
-        *,
-        n_streams: int = 4,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        coefficient_eps: float = 0.0,
-        expand: str = "copy",
-        reduce: str = "mean",
-    ):
-        """Args: as of `blocks.residual.mhc.MHC`."""
-        super().__init__(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-            coefficient_eps=coefficient_eps,
-        )
+    @with_keywords_of(GeneratedStreams.__init__)
+    def __init__(self, *, coefficient_eps: float = 0.0, **common):
+        """Args: as of `GeneratedStreams`, and
+        coefficient_eps: added to H_pre and H_post, and to the weights of a head.
+        """
+        super().__init__(**common)
+        self.coefficient_eps = coefficient_eps
 
     def res_init(self) -> jax.Array:
         return jnp.zeros((0,), jnp.float32)

@@ -5,7 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 
-from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.keywords import with_keywords_of
+from blocks.residual.generated import (
+    GeneratedStreams,
+    check_coefficient_eps,
+    check_generated,
+)
 from blocks.residual.generated_joint import GeneratedJoint
 from blocks.residual.sinkhorn import sinkhorn
 
@@ -54,29 +59,16 @@ class MHC(GeneratedStreams):
     joint = MHCJoint
 
     @staticmethod
+    @with_keywords_of(check_generated)
     def check(
         *,
-        n_streams: int = 4,
         iterations: int = 20,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
         off_diagonal_init: float = -8.0,
-        eps: float = 1e-6,
         coefficient_eps: float = 0.0,
-        expand: str = "copy",
-        reduce: str = "mean",
+        **common,
     ) -> None:
-        check_generated(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-            coefficient_eps=coefficient_eps,
-        )
+        check_generated(**common)
+        check_coefficient_eps(coefficient_eps)
         if iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {iterations}")
         if not math.isfinite(off_diagonal_init):
@@ -84,42 +76,23 @@ class MHC(GeneratedStreams):
                 f"off_diagonal_init must be finite, got {off_diagonal_init}"
             )
 
+    @with_keywords_of(GeneratedStreams.__init__)
     def __init__(
         self,
         *,
-        n_streams: int = 4,
         iterations: int = 20,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
         off_diagonal_init: float = -8.0,
-        eps: float = 1e-6,
         coefficient_eps: float = 0.0,
-        expand: str = "copy",
-        reduce: str = "mean",
+        **common,
     ):
-        """Args:
-        n_streams: residual streams, 1 to 8.
+        """Args: as of `GeneratedStreams`, and
         iterations: of Sinkhorn, each columns and rows.
-        start: uniform or onehot, the initial biases of H_pre and H_post.
-        alpha_init: of the three gates of what depends on the token.
-        phi_std: standard deviation of phi.
         off_diagonal_init: initial logit of what a stream takes from another.
-        eps: of the normalization of the flattened streams.
         coefficient_eps: added in H_pre, in Sinkhorn, and to the weights of a head.
-        expand: copy or first; reduce: mean, sum or head (`StreamEnds`).
         """
-        super().__init__(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-            coefficient_eps=coefficient_eps,
-        )
+        super().__init__(**common)
         self.off_diagonal_init = off_diagonal_init
+        self.coefficient_eps = coefficient_eps
         self.joint_keywords = {"iterations": iterations}
 
     def res_init(self) -> jax.Array:

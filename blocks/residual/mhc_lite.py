@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blocks.keywords import with_keywords_of
 from blocks.residual.generated import GeneratedStreams, check_generated
 from blocks.residual.generated_joint import GeneratedJoint
 
@@ -53,26 +54,16 @@ class MHCLite(GeneratedStreams):
     joint = MHCLiteJoint
 
     @staticmethod
+    @with_keywords_of(check_generated)
     def check(
         *,
         n_streams: int = 4,
         start: str = "onehot",
-        alpha_init: float = 0.01,
         phi_std: float = 0.0,
         other_init: float = -8.0,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
+        **common,
     ) -> None:
-        check_generated(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
+        check_generated(n_streams=n_streams, start=start, phi_std=phi_std, **common)
         if n_streams > MOST_STREAMS:
             raise ValueError(
                 f"n_streams must be at most {MOST_STREAMS} for mHC-lite, which has a "
@@ -81,30 +72,19 @@ class MHCLite(GeneratedStreams):
         if not math.isfinite(other_init):
             raise ValueError(f"other_init must be finite, got {other_init}")
 
+    @with_keywords_of(GeneratedStreams.__init__)
     def __init__(
         self,
         *,
-        n_streams: int = 4,
         start: str = "onehot",
-        alpha_init: float = 0.01,
         phi_std: float = 0.0,
         other_init: float = -8.0,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
+        **common,
     ):
-        """Args: as of `blocks.residual.mhc.MHC`, and
+        """Args: as of `GeneratedStreams`, and
         other_init: initial logit of every permutation but the identity.
         """
-        super().__init__(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
+        super().__init__(start=start, phi_std=phi_std, **common)
         self.other_init = other_init
 
     def res_init(self) -> jax.Array:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from blocks.residual.generated import GeneratedStreams, check_generated
+from blocks.residual.generated import GeneratedStreams
 from blocks.residual.generated_joint import GeneratedJoint
 
 
@@ -56,49 +56,6 @@ class Orthogonal(GeneratedStreams):
 
     traced = ("alpha_init", "phi_std")
     joint = OrthogonalJoint
-
-    @staticmethod
-    def check(
-        *,
-        n_streams: int = 4,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
-    ) -> None:
-        check_generated(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
-
-    def __init__(
-        self,
-        *,
-        n_streams: int = 4,
-        start: str = "uniform",
-        alpha_init: float = 0.01,
-        phi_std: float = 0.02,
-        eps: float = 1e-6,
-        expand: str = "copy",
-        reduce: str = "mean",
-    ):
-        """Args: as of `blocks.residual.mhc.MHC`."""
-        super().__init__(
-            n_streams=n_streams,
-            start=start,
-            alpha_init=alpha_init,
-            phi_std=phi_std,
-            eps=eps,
-            expand=expand,
-            reduce=reduce,
-        )
 
     def res_init(self) -> jax.Array:
         n = self.n_streams
