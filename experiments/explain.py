@@ -34,7 +34,7 @@ def explained(overrides: Sequence[str]) -> Iterator[None]:
         raise UserError(explain(error, overrides)) from error
 
 
-MANY = 12  # choices; more are not listed in a message that names the nearest
+MANY = 12  # choices; more are not listed in a message
 
 
 def tracebacks_wanted() -> bool:
@@ -117,7 +117,7 @@ def _missing_choice(error: MissingConfigException) -> str:
     if not group or options is None:
         return " ".join(str(error).split())
     hint = nearest(choice, options)
-    if hint and len(options) > MANY:
+    if len(options) > MANY:
         listed = f"{len(options)} choices of {group}: see --help"
     else:
         listed = f"choices of {group}: {', '.join(sorted(options))}"

@@ -12,8 +12,9 @@ from experiments.explain import one_line
     "overrides, message",
     [
         ("norm=rmsnrom", "norm=rmsnrom: no such choice; did you mean rmsnorm?"),
-        ("norm=zzz", "norm=zzz: no such choice (choices of norm: "),
-        ("norm=", "norm=: no such choice (choices of norm: "),
+        ("norm=zzz", " choices of norm: see --help)"),
+        ("norm=", " choices of norm: see --help)"),
+        ("schedule=zzz", "no such choice (choices of schedule: constant, "),
         ("experiment=xoing", "experiment=xoing: no such choice; did you mean xiong?"),
         ("norm@model.ffn_norm=drf", "norm=drf: no such choice; did you mean derf?"),
         (
