@@ -41,7 +41,8 @@ TARGETS = {
         Target("P9", "gradient against depth, 7 depths x 20 seeds", 30, unit=" CPU s"),
         Target("P10", "16 processes in turn / one launch of 16 runs", 5, True),
         Target("P11", "small, warm cache: to the end of 50 steps", 3, unit=" CPU s"),
-        Target("P12", "5 normalizers in one program / one, compilation", 2.0),
+        Target("P12a", "5 normalizers in one program / one, compilation", 2.0),
+        Target("P12b", "5 normalizers in one program / one, step", 1.06),
     )
 }
 
