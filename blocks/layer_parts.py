@@ -16,7 +16,15 @@ def kinds_of(
     Args:
         n_layers: depth; may be traced where there is nothing that varies.
         names: of the sub-layers, which a placement may tell apart.
+
+    Raises:
+        ValueError: a pattern without parts, which would do nothing.
     """
+    if pattern is not None and not pattern.parts:
+        raise ValueError(
+            "pattern: no part differs in its layers; give it one "
+            "(+ffn@model.pattern.ffn=swiglu)"
+        )
     if pattern is None and not parts["placement"].varies:
         return None
     kinds = []

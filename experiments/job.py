@@ -88,6 +88,12 @@ def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):
     return returns
 
 
+def objective_of(returned: JobReturn) -> float:
+    """What a job reached; NaN if it failed or diverged."""
+    value = returned._return_value
+    return value if isinstance(value, float) else float("nan")
+
+
 def finish_sweep(returns: Sequence[JobReturn]) -> None:
     """Reports, also when some runs failed, and then says that they did.
 

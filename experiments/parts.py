@@ -252,6 +252,8 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
 
 def shown(value: Any) -> str:
     """A value in a message, spelled as in a YAML file."""
+    if isinstance(value, dict):
+        return f"a mapping with {', '.join(map(str, value)) or 'nothing in it'}"
     spelled = {None: "null", True: "true", False: "false"}
     is_word = value is None or isinstance(value, bool)
     return spelled[value] if is_word else repr(value)

@@ -89,9 +89,18 @@ def expand(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
     """The jobs of a list of overrides, with the sweep of the experiment it names.
 
     Overrides of the `hydra` node belong to the composer and make no job.
+
+    Raises:
+        ConfigError: as `combinations`; the experiment has phases, whose jobs depend on
+            results.
     """
     own = [o for o in overrides if not is_for_hydra(o)]
     sweeper = composer.sweeper(own)
+    if sweeper.get("phases"):
+        raise ConfigError(
+            "experiment: this one runs in phases, of which later ones depend on the "
+            "results of earlier ones; run it by launch.py"
+        )
     return combinations(
         sweeper.get("params"), sweeper.get("sweeps"), own, composer.parser
     )

@@ -13,6 +13,7 @@ class BatchedSweeperConf:
     _target_: str = "hydra_plugins.blocklab.sweeper.BatchedSweeper"
     params: dict[str, Any] = field(default_factory=dict)
     sweeps: dict[str, Any] = field(default_factory=dict)
+    phases: dict[str, Any] = field(default_factory=dict)
 
 
 ConfigStore.instance().store(
@@ -27,11 +28,14 @@ class BatchedSweeper(Sweeper):
         params: override -> values, as in the basic sweeper.
         sweeps: several such sets under names of one's own; the jobs of all of them run
             in one launch. `params` and the command line apply to each.
+        phases: sets of such sets, run one after the other; a phase may use what earlier
+            ones found to be best (`experiments.phases`). Instead of `sweeps`.
     """
 
-    def __init__(self, params: Any = None, sweeps: Any = None):
+    def __init__(self, params: Any = None, sweeps: Any = None, phases: Any = None):
         self.params = params
         self.sweeps = sweeps
+        self.phases = phases
 
     def setup(self, *, hydra_context, task_function, config) -> None:
         from hydra.core.plugins import Plugins
@@ -47,8 +51,36 @@ class BatchedSweeper(Sweeper):
         from experiments.sweep import combinations
 
         parser = OverridesParser.create(config_loader=self.loader)
+        if self.phases:
+            return self._sweep_phases(arguments, parser)
         jobs = combinations(self.params, self.sweeps, arguments, parser)
         job.check_all(self.loader, self.config, jobs)
         returns = self.launcher.launch(jobs, initial_job_idx=0)
+        job.finish_sweep(returns)
+        return returns
+
+    def _sweep_phases(self, arguments: list[str], parser: OverridesParser) -> Any:
+        from experiments import job
+        from experiments.phases import Finished, phase_jobs
+
+        def jobs_of(phase, finished):
+            return phase_jobs(phase, finished, arguments, parser, self.params)
+
+        # Everything is checked before anything runs; which value will turn out best
+        # does not matter to that.
+        planned: list[Finished] = []
+        for phase in self.phases.values():
+            planned += [Finished(tuple(x), 0.0) for x in jobs_of(phase, planned)]
+        job.check_all(self.loader, self.config, [list(x.overrides) for x in planned])
+
+        returns, finished = [], []
+        for phase in self.phases.values():
+            jobs = jobs_of(phase, finished)
+            done = self.launcher.launch(jobs, initial_job_idx=len(returns))
+            finished += [
+                Finished(tuple(overrides), job.objective_of(one))
+                for overrides, one in zip(jobs, done, strict=True)
+            ]
+            returns += done
         job.finish_sweep(returns)
         return returns

@@ -86,10 +86,14 @@ def test_only_the_parts_that_are_given_are_replaced():
     assert pattern.at(0, 4) == {}
     kinds = kinds_of(4, pattern, parts, ("attn", "ffn"))
     assert kinds[0] == kinds[2] != kinds[1] == kinds[3]
-    # Nothing replaced, or everywhere the same: one stack.
-    assert kinds_of(4, EveryNth(every=2), parts, ("attn", "ffn")) is None
+    # Everywhere the same: one stack.
     assert kinds_of(4, EveryNth(every=1, ffn=SwiGLU), parts, ("attn", "ffn")) is None
     assert kinds_of(4, None, parts, ("attn", "ffn")) is None
+
+
+def test_a_pattern_without_parts_is_refused():
+    with pytest.raises(ValueError, match=r"^pattern: no part differs in its layers"):
+        kinds_of(4, EveryNth(every=2), dict(ffn=MLP, placement=PRE), ("attn", "ffn"))
 
 
 def test_layers_of_another_placement_are_another_kind():
