@@ -127,6 +127,7 @@ def _record(raw: RawRun) -> dict:
         "data_unit": _string(data.get("unit")),
         "signature": _string(env.get("signature")),
         "layout": _string(env.get("layout")),
+        "mixes_tokens": _names(env.get("mixes_tokens")),
     }
     for name, value in _mapping(data, "references").items():
         record[f"reference.{name}"] = _real(value)
@@ -175,6 +176,11 @@ def _guessed(name: str, values: list) -> pl.Series:
 def _mapping(node: dict, key: str) -> dict:
     value = node.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _names(value) -> str | None:
+    """A list of names as text; None for an empty one."""
+    return ", ".join(map(str, value)) or None if isinstance(value, list) else None
 
 
 def _string(value) -> str | None:

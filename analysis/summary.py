@@ -91,7 +91,19 @@ def _variant(variant: str, runs: pl.DataFrame) -> dict:
         "states": state_counts(runs),
         "diverged": listed("diverged", "n_layers", "diverged_step"),
         "failed": listed("failed", "n_layers", "error"),
+        "leaks_through": _leak(runs),
     }
+
+
+def _leak(runs: pl.DataFrame) -> str | None:
+    """The parts in which tokens meet outside attention, as in a norm over the batch.
+
+    Only of models that predict tokens: elsewhere nothing is given away.
+    """
+    if "mixes_tokens" not in runs.columns:
+        return None
+    found = runs.drop_nulls("data_unit")["mixes_tokens"].drop_nulls()
+    return str(found[0]) if len(found) else None
 
 
 def _losses(runs: pl.DataFrame, metrics: pl.DataFrame, variants: list[str]) -> list:
