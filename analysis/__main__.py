@@ -6,6 +6,7 @@ import sys
 
 COMMANDS = {
     "report": "figures, tables and one HTML page from a folder of runs",
+    "interaction": "means, contrasts and verdict of two axes of a folder of runs",
     "catalogue": "one HTML page of all parts, from what task=catalogue wrote",
 }
 
@@ -23,7 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
         return _refuse(f"unknown command {command!r}; {hint}")
     options = parser.parse_args(arguments)
-    return {"report": _report, "catalogue": _catalogue}[options.command](options)
+    run = {"report": _report, "interaction": _interaction, "catalogue": _catalogue}
+    return run[options.command](options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,11 +42,57 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exit 3 unless every run completed and every expectation was confirmed",
     )
+    interaction = commands.add_parser("interaction", help=COMMANDS["interaction"])
+    _add_interaction_options(interaction)
     catalogue = commands.add_parser("catalogue", help=COMMANDS["catalogue"])
     catalogue.add_argument(
         "directory", help="the folder of catalogue.json, outputs/catalogue"
     )
     return parser
+
+
+def _add_interaction_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", help="the folder that holds the runs, outputs/<name>"
+    )
+    parser.add_argument(
+        "--rows",
+        default="",
+        metavar="KEY[=A,B]",
+        help="choice or config key, its levels with the baseline first: norm=rmsnorm,derf"
+        " (alphabetical where none are given); without it the runs' own tags.design",
+    )
+    parser.add_argument(
+        "--columns", default="", metavar="KEY[=A,B]", help="the other axis: optimizer"
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only runs with this choice or config value; may be repeated",
+    )
+    parser.add_argument(
+        "--tune-seeds",
+        default="",
+        metavar="N,N",
+        help="seeds whose runs choose the learning rates and are in no mean",
+    )
+    parser.add_argument("--json", action="store_true", help="all numbers, as JSON")
+    parser.add_argument("--figures", metavar="DIR", help="write the figures there")
+
+
+def _interaction(options: argparse.Namespace) -> int:
+    from analysis.errors import AnalysisError
+    from analysis.interaction.command import run
+
+    if bool(options.rows) != bool(options.columns):
+        return _refuse("give both --rows and --columns, or neither")
+    try:
+        run(options)
+    except (AnalysisError, OSError) as error:
+        return _refuse(str(error))
+    return 0
 
 
 def _catalogue(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from analysis.decide import CONFIRMED, NOT_CONFIRMED
+from analysis.interaction.section import Block, blocks
 from analysis.text import NOTHING, count, minus, number
 from analysis.variants import is_depth_family
 from analysis.wording import (
@@ -30,7 +31,7 @@ h3 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
 .question { font-size: 1.15rem; color: #444; margin: 0 0 1rem; }
 .note { color: #666; font-size: .9rem; margin: .3rem 0 1rem; }
 .warn { background: #fdf3e2; border-left: 4px solid #e69f00; padding: .6rem 1rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin-bottom: .8rem; }
 table { border-collapse: collapse; font-size: .92rem; }
 th, td { text-align: left; padding: .35rem .9rem .35rem 0; vertical-align: top;
   border-bottom: 1px solid #e6e6e6; }
@@ -52,6 +53,10 @@ def render(summary: dict, figures: list[tuple[str, Path]]) -> str:
     body += _warnings(summary)
     if summary["expected"]:
         body += ["<h2>Expected and measured</h2>", _expected(summary["expected"])]
+    if summary.get("interaction"):
+        body.append("<h2>Interaction</h2>")
+        body += [_block(block) for block in blocks(summary["interaction"])]
+        body += [_image(path) for name, path in figures if name == "interaction"]
     for family in summary["families"]:
         body.append(f"<h2>{escape(family['family'])}</h2>")
         body += _family(family)
@@ -65,6 +70,17 @@ def render(summary: dict, figures: list[tuple[str, Path]]) -> str:
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
+
+
+def _block(block: Block) -> str:
+    if block.kind == "table":
+        return _table(block.heads, block.rows)
+    form = {
+        "heading": "<h3>{}</h3>",
+        "note": '<p class="note">{}</p>',
+        "warn": '<p class="warn">{}</p>',
+    }
+    return form.get(block.kind, "<p>{}</p>").format(escape(block.text))
 
 
 def _warnings(summary: dict) -> list[str]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import re
 import shutil
@@ -16,6 +15,10 @@ from matplotlib.figure import Figure
 from analysis.depths import DOWN, STREAM, UP
 from analysis.errors import AnalysisError
 from analysis.gain import GAIN, RATIO, gain_table, with_derived
+from analysis.interaction.figures import study_figures
+from analysis.interaction.origin import has_design
+from analysis.interaction.result import study_of, summarise_study
+from analysis.interaction.study import Study
 from analysis.load import Runs, load
 from analysis.page import render
 from analysis.plots import style
@@ -34,10 +37,12 @@ from analysis.plots.similarity import (
     similarity_figure,
 )
 from analysis.plots.stream import stream_figure
+from analysis.strict import strict
 from analysis.summary import summarise
 from analysis.variants import is_depth_family
 
 FOLDER = "report"
+INTERACTION = "interaction"  # what its figures are of, in place of a family
 # Quantities of `task=propagate` with a figure of their own, and that of `update_size`.
 FORWARD = ("activation/std", "block_influence", "token_cosine")
 UPDATE = "update_rms"
@@ -70,6 +75,7 @@ def write_report(directory: str | Path) -> Report:
     for family in summary["families"]:
         own = table.runs.filter(pl.col("family") == family["family"])
         family["gains"] = gain_table(own, table.probes)
+    study, summary["interaction"] = _interaction(table)
     home = table.directory
     _refuse_foreign(home / FOLDER)
     try:
@@ -78,9 +84,9 @@ def write_report(directory: str | Path) -> Report:
         raise AnalysisError(f"cannot write a report into {home}: {error}") from error
     try:
         temporary.chmod(0o755)  # mkdtemp makes a private folder
-        figures = _write_figures(table, temporary / "figures")
+        figures = _write_figures(table, study, temporary / "figures")
         summary["figures"] = [f"figures/{path.name}" for _, path in figures]
-        text = json.dumps(_strict(summary), indent=2, allow_nan=False)
+        text = json.dumps(strict(summary), indent=2, allow_nan=False)
         (temporary / "summary.json").write_text(text + "\n", encoding="utf-8")
         page = render(summary, figures)
         (temporary / "index.html").write_text(page, encoding="utf-8")
@@ -160,10 +166,27 @@ def _has_laws(runs: pl.DataFrame) -> bool:
     return bool((depths["n_layers"] > 1).any())
 
 
-def _write_figures(table: Runs, folder: Path) -> list[tuple[str, Path]]:
+def _interaction(table: Runs) -> tuple[Study | None, dict | None]:
+    """The study of a folder with a design; one that is faulty says so on the page."""
+    if not has_design(table):
+        return None, None
+    try:
+        study = study_of(table)
+    except AnalysisError as error:
+        return None, {"error": str(error)}
+    return study, summarise_study(study)
+
+
+def _write_figures(
+    table: Runs, study: Study | None, folder: Path
+) -> list[tuple[str, Path]]:
     folder.mkdir()
     families = list(table.runs["family"].unique(maintain_order=True))
     written = []
+    for name, figure in (study_figures(study) if study else {}).items():
+        path = folder / f"{name}.png"
+        style.save(figure, path)
+        written.append((INTERACTION, path))
     for family in families:
         # One family, the usual case, needs no prefix.
         prefix = "" if len(families) == 1 else re.sub(r"\W+", "_", family) + "_"
@@ -198,14 +221,3 @@ def _replace(target: Path, new: Path) -> None:
         raise
     finally:
         shutil.rmtree(old.parent, ignore_errors=True)
-
-
-def _strict(value):
-    """NaN and infinity, which JSON does not have, become null."""
-    if isinstance(value, dict):
-        return {str(key): _strict(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

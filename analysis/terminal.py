@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from analysis.decide import CONFIRMED, NOT_CONFIRMED
+from analysis.interaction.section import blocks
 from analysis.report import Report
 from analysis.text import NOTHING, minus
 from analysis.wording import (
@@ -31,11 +32,29 @@ def show(report: Report, console: Console) -> None:
     console.print(states_line(summary), highlight=False)
     for family in summary["families"]:
         _show_family(family, console)
+    if summary.get("interaction"):
+        show_interaction(summary["interaction"], console)
     if summary["expected"]:
         _show_expected(summary["expected"], console)
     # A path must stay one line to be copied or clicked.
     for path in (report.page, *report.figures):
         console.print(str(path), soft_wrap=True, highlight=False, markup=False)
+
+
+def show_interaction(result: dict, console: Console) -> None:
+    """The section of the page, block by block."""
+    for block in blocks(result):
+        if block.kind == "table":
+            table = _table("", *map(escape, block.heads))
+            table.columns[0].no_wrap = True
+            for column in table.columns:
+                column.overflow = "fold"  # a number cut short is another number
+            for row in block.rows:
+                table.add_row(*(escape(str(cell)) for cell in row))
+            console.print(table)
+        else:
+            form = "[bold]{}[/bold]" if block.kind == "heading" else "{}"
+            console.print(form.format(escape(block.text)), highlight=False)
 
 
 def _show_family(family: dict, console: Console) -> None:

@@ -89,7 +89,8 @@ def incidents(variant: dict, *, with_depth: bool, limit: int = 8) -> list[str]:
         lines = [*lines[:limit], f"and {len(lines) - limit} more: summary.json"]
     if variant.get("leaks_through"):
         lines.append(
-            f"tokens meet in {variant['leaks_through']}: while it trains a token sees later "
-            "ones, so its training loss is too good (validation uses running statistics)"
+            f"tokens meet in {variant['leaks_through']}: while it trains a token sees "
+            "later ones, so its training loss is too good (validation uses running "
+            "statistics)"
         )
     return lines
