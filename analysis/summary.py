@@ -91,6 +91,9 @@ def _variant(variant: str, runs: pl.DataFrame) -> dict:
         "states": state_counts(runs),
         "diverged": listed("diverged", "n_layers", "diverged_step"),
         "failed": listed("failed", "n_layers", "error"),
+        "warned": runs.drop_nulls("warning")
+        .select("run_id", "seed", "n_layers", "warning")
+        .to_dicts(),
         "leaks_through": _leak(runs),
     }
 

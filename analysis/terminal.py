@@ -71,7 +71,12 @@ def _show_family(family: dict, console: Console) -> None:
         table.add_column(f"p, {name}")
     if laws:
         table.add_column("theory W1")
-    for variant in family["variants"]:
+    # Losses come best first; variants without one follow in their own order.
+    rank = {label: i for i, label in enumerate(losses)}
+    ordered = sorted(
+        family["variants"], key=lambda v: rank.get(v["variant"], len(rank))
+    )
+    for variant in ordered:
         label = variant["variant"]
         cells = [escape(label), state_text(variant)]
         if losses:

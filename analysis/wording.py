@@ -85,6 +85,7 @@ def incidents(variant: dict, *, with_depth: bool, limit: int = 8) -> list[str]:
         f"{which(run)} failed: {run['error'] or 'no error recorded'}"
         for run in variant["failed"]
     ]
+    lines += [f"{which(run)}: {run['warning']}" for run in variant.get("warned", ())]
     if len(lines) > limit:
         lines = [*lines[:limit], f"and {len(lines) - limit} more: summary.json"]
     if variant.get("leaks_through"):

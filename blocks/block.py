@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.looking import taking_notes, watching_norms
 from blocks.norms.at_site import make_norm
 from blocks.placement import Placement
+from blocks.rows import stacked
 from blocks.site import Site
 from blocks.taps import gradient_tap, mean_square
 
@@ -86,6 +88,7 @@ class Block(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.names = tuple(sublayers)
+        self.looks = ()  # what it measures beside the stream: `blocks.looking`
         key = rngs.params()
         for i, (name, (make_branch, norm, placement)) in enumerate(sublayers.items()):
             own = nnx.Rngs(params=jax.random.fold_in(key, i))
@@ -134,20 +137,26 @@ class Block(nnx.Module):
             The new state, the new memory, and a dict of arrays [n sub-layers]:
             `stream_mean_square` (of the state after the sub-layer),
             `branch_mean_square`, `stream_cosine` (of the state before and after it), and
-            what the joints show of themselves; empty when nothing is measured. The
-            gradient in `stream_taps` is the squared norm of dLoss/d(state after the
-            sub-layer).
+            what the joints show of themselves; and what `blocks.looking` asks for,
+            `site/<metric>` [n sub-layers] and `attention_logit_max` [n_heads]. Empty
+            when nothing is measured. The gradient in `stream_taps` is the squared norm
+            of dLoss/d(state after the sub-layer).
         """
         memory = dict(memory)
-        rows = []
+        rows, of_block = [], {}
         for i, name in enumerate(self.names):
             site = index * len(self.names) + i
-            joint = getattr(self, f"{name}_joint")
-            u, kept = joint.read(state, site)
-            sublayer = getattr(self, name)
-            branch, memory[name] = sublayer(u, shape, memory[name], index)
-            before = state
-            state = joint.write(state, branch, kept, site)
+            joint, sublayer = getattr(self, f"{name}_joint"), getattr(self, name)
+            with (
+                watching_norms(sublayer, joint, "norms" in self.looks) as row,
+                taking_notes("logits" in self.looks) as notes,
+            ):
+                u, kept = joint.read(state, site)
+                branch, memory[name] = sublayer(u, shape, memory[name], index)
+                before = state
+                state = joint.write(state, branch, kept, site)
+            rows.append(row)
+            of_block |= notes
             if stream_taps is None:
                 continue
             tap = functools.partial(gradient_tap, tap=stream_taps[i])
@@ -157,18 +166,13 @@ class Block(nnx.Module):
             squares = []
             over_streams(lambda x, to=squares: to.append(mean_square(x)), state)
             shown = joint.look(kept) if hasattr(joint, "look") else {}
-            rows.append(
-                {
-                    "stream_mean_square": jnp.mean(jnp.stack(squares)),
-                    "branch_mean_square": mean_square(branch),
-                    "stream_cosine": stream_cosine(before, state),
-                    **jax.lax.stop_gradient(shown),
-                }
-            )
-        if stream_taps is None:
-            return state, memory, {}
-        measured = jax.tree.map(lambda *x: jnp.stack(x), *rows)
-        return state, memory, measured
+            row |= {
+                "stream_mean_square": jnp.mean(jnp.stack(squares)),
+                "branch_mean_square": mean_square(branch),
+                "stream_cosine": stream_cosine(before, state),
+                **jax.lax.stop_gradient(shown),
+            }
+        return state, memory, {**stacked(rows), **of_block}
 
 
 def stream_cosine(before, after) -> jax.Array:

@@ -8,14 +8,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.auxiliary_loss import with_loss
 from blocks.block import Block
 from blocks.inits.scaled import Scaled
 from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
+from blocks.norms.looks import look_at_norm
 from blocks.parallel import ParallelBranch
 from blocks.site import Site
 from blocks.stack import REMAT, Stack
+from blocks.state import Running
 from blocks.taps import mean_square
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -46,11 +49,13 @@ class LanguageModel(nnx.Module):
         embedding_scale: fixed factor on the embedding: sqrt(d_model) in Gemma.
         embedding_scale_init: initial value of a learned factor on it, None for none.
         logit_scale, logit_softcap: of the logits. head_bias: the head learns an offset.
+        z_loss: coefficient of mean(logsumexp(logits)^2), which is minimized beside the
+            cross-entropy and not reported; 1e-4 in PaLM (arXiv 2204.02311). None: none.
         dtype: of the activations. remat: see `blocks.stack`.
         stack: how the blocks are held and run.
     """
 
-    traced = ("embedding_scale_init",)
+    traced = ("embedding_scale_init", "z_loss")
 
     @staticmethod
     def check(
@@ -66,6 +71,7 @@ class LanguageModel(nnx.Module):
         embedding_scale_init: float | None = None,
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
+        z_loss: float | None = None,
         tied_head: bool = False,
         head_bias: bool = False,
         dtype: str = "float32",
@@ -99,6 +105,8 @@ class LanguageModel(nnx.Module):
             raise ValueError(f"logit_scale must be positive, got {logit_scale}")
         if logit_softcap is not None and not logit_softcap > 0:
             raise ValueError(f"logit_softcap must be positive, got {logit_softcap}")
+        if z_loss is not None and not (math.isfinite(z_loss) and z_loss >= 0):
+            raise ValueError(f"z_loss must not be negative, got {z_loss}")
         if tied_head and head_bias:
             raise ValueError("head_bias needs a head of its own (tied_head is true)")
         if dtype not in DTYPES:
@@ -133,6 +141,7 @@ class LanguageModel(nnx.Module):
         embedding_scale_init: float | None = None,
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
+        z_loss: float | None = None,
         dtype: str = "float32",
         remat: str = "auto",
         stack: Callable = Stack,
@@ -141,9 +150,14 @@ class LanguageModel(nnx.Module):
         if vocab_size is None:
             raise ValueError("vocab_size is needed to build a language model")
         self.dtype = dtype
+        self.looks = ()  # what it measures beside the stream: `blocks.looking`
         self.fixed_embedding_scale = embedding_scale
         self.logit_scale = logit_scale
         self.logit_softcap = logit_softcap
+        # Kept as state because members of a program may differ in it.
+        self.z_loss = (
+            None if z_loss is None else Running(jnp.full((), z_loss, jnp.float32))
+        )
         key = rngs.params()
         # One key per component: what one of them draws never shifts another.
         at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(7)]
@@ -291,11 +305,20 @@ class LanguageModel(nnx.Module):
             stream_taps: zeros [n_layers, 2] to measure the stream, or None.
 
         Returns:
-            loss (float32 or wider), measurements (empty if not asked for).
+            loss (float32 or wider), measurements (empty if not asked for, by taps or
+            by `blocks.looking.set_looking`).
         """
         hidden, measured = self.hidden(batch[:, :-1], stream_taps)
+        if "norms" in self.looks and self.final_norm is not None:
+            seen = look_at_norm(self.final_norm, hidden)
+            measured |= {f"final/{name}": value for name, value in seen.items()}
         logits = self.logits(hidden)
-        return cross_entropy(logits, batch[:, 1:].reshape(-1)), measured
+        loss = cross_entropy(logits, batch[:, 1:].reshape(-1))
+        if self.z_loss is not None:
+            wide = logits.astype(loss.dtype)
+            z = jnp.mean(jnp.square(jax.nn.logsumexp(wide, axis=-1)))
+            loss = with_loss(loss, self.z_loss[...].astype(z.dtype) * z)
+        return loss, measured
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:

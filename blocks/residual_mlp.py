@@ -13,6 +13,7 @@ from blocks.language_model import DTYPES
 from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
+from blocks.norms.looks import look_at_norm
 from blocks.site import Site
 from blocks.stack import REMAT, Stack
 from blocks.taps import mean_square
@@ -105,6 +106,7 @@ class ResidualMLP(nnx.Module):
 
         kinds = kinds_of(n_layers, pattern, parts, ("ffn",))
         self.blocks = stack(make_block, n_layers, kinds=kinds, remat=remat, rngs=at[1])
+        self.looks = ()  # what it measures beside the stream: `blocks.looking`
         self.final_norm = (
             make_norm(final_norm or norm, d_model, "final", rngs=at[2])
             if placement.final_norm
@@ -121,7 +123,12 @@ class ResidualMLP(nnx.Module):
         if stream_taps is not None:
             measured = {**measured, "input_mean_square": mean_square(x)}
         out = self.ends.close(state)
-        return (out if self.final_norm is None else self.final_norm(out)), measured
+        if self.final_norm is None:
+            return out, measured
+        if "norms" in self.looks:
+            seen = look_at_norm(self.final_norm, out)
+            measured |= {f"final/{name}": value for name, value in seen.items()}
+        return self.final_norm(out), measured
 
     def loss(self, batch: dict, stream_taps: jax.Array | None = None):
         """mean(out * weights) over all entries, in float32 or wider.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.rows import joined, stacked
 from blocks.segments import Segment, segments
 
 # What the backward pass keeps of a block. Even with memory to spare a checkpointed scan
@@ -104,9 +105,8 @@ class Stack(nnx.Module):
                 segment, blocks, (state, memory), shape, taps
             )
             rows.append(measured)
-        if len(rows) == 1:
-            return state, rows[0]
-        return state, jax.tree.map(lambda *x: jnp.concatenate(x), *rows)
+        lengths = [segment.stop - segment.start for segment in self.segments]
+        return state, joined(rows, lengths)
 
     def _run(self, segment: Segment, blocks: list, carry, shape, taps):
         """One segment: a scan over its repeats, each running the blocks of a period."""
@@ -128,10 +128,7 @@ class Stack(nnx.Module):
                 state, memory, measured = block(state, memory, shape, index[p], tap)
                 rests.append(nnx.state(block, nnx.Not(nnx.Param)))
                 rows.append(measured)
-            return (state, memory), (
-                rests,
-                jax.tree.map(lambda *x: jnp.stack(x), *rows),
-            )
+            return (state, memory), (rests, stacked(rows))
 
         if self.remat != "everything":
             policy = (

@@ -13,6 +13,7 @@ from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
+OPTIONAL_PARTS = ("averaging",)  # null: none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +53,13 @@ class Config:
     batch_size: int
     seq_len: int
     log_every: int
+    accumulate: int
     tags: dict[str, Any]
     model: Part
     data: Part
     optimizer: Part
     schedule: Part
+    averaging: Part | None
     task: Part
     runtime: Runtime
     choices: dict[str, Any]
@@ -79,7 +82,8 @@ class Config:
         for override in overrides:
             key, _, value = override.lstrip("+").partition("=")
             group = key.split("@")[0]
-            chooses = "." not in group and (group not in node or group in PARTS)
+            is_part = group in PARTS or group in OPTIONAL_PARTS
+            chooses = "." not in group and (group not in node or is_part)
             if value.startswith("[") and chooses:  # Hydra would merge the choices
                 raise ConfigError(
                     f"{key}: expected one choice, got {value} "
@@ -95,7 +99,7 @@ class Config:
         for key in known:
             if key not in node:
                 raise ConfigError(f"{key}: missing from the config")
-            if key in PARTS:
+            if key in PARTS or (key in OPTIONAL_PARTS and node[key] is not None):
                 values[key] = _part(node[key], key, choices or {})
             elif key == "runtime":
                 values[key] = from_mapping(Runtime, node[key], key)
@@ -107,10 +111,15 @@ class Config:
 
     def check(self) -> None:
         """Refuses numbers that no run can have."""
-        for key in ("steps", "batch_size", "seq_len", "log_every"):
+        for key in ("steps", "batch_size", "seq_len", "log_every", "accumulate"):
             value = getattr(self, key)
             if not 1 <= value < 2**31:  # counted in int32 on the device
                 raise ConfigError(f"{key}: must be in 1 .. 2**31 - 1, got {value}")
+        if self.batch_size % self.accumulate:
+            raise ConfigError(
+                f"accumulate: must divide batch_size={self.batch_size}, "
+                f"got {self.accumulate}"
+            )
         for key, value in self.traced_values().items():
             if isinstance(value, int) and abs(value) >= 2**31:
                 raise ConfigError(f"{key}: must be below 2**31, got {value}")
@@ -174,8 +183,8 @@ class Config:
             for f in dataclasses.fields(self)
             if f.name not in ("choices", "overrides")
         }
-        for key in PARTS:
-            node[key] = node[key].to_config()
+        for key in (*PARTS, *OPTIONAL_PARTS):
+            node[key] = node[key] and node[key].to_config()
         node["runtime"] = dataclasses.asdict(self.runtime)
         return node
 
@@ -193,13 +202,18 @@ class Config:
             "data_fingerprint": data_fingerprint,
         }
         node |= {key: getattr(self, key).identity() for key in PARTS}
+        if self.accumulate != 1:
+            node["accumulate"] = self.accumulate
+        if self.averaging is not None:
+            node["averaging"] = self.averaging.identity()
         return digest(node)[:12]
 
     def traced_values(self) -> dict[str, float | int]:
         """Numbers that are inputs of the run's program, by config path."""
         values = {}
-        for key in ("model", "optimizer", "schedule"):
-            values |= getattr(self, key).traced_values(key)
+        for key in ("model", "optimizer", "schedule", "averaging"):
+            part = getattr(self, key)
+            values |= part.traced_values(key) if part else {}
         if self.traces_depth:
             values["model.n_layers"] = self.model["n_layers"]
         return values

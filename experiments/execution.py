@@ -86,7 +86,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "init": (("seeds", "values", "steps"), ()),
     "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "probed_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
-    "evaluate": (("state", "seeds", "count", "data"), ()),
+    "evaluate": (("state", "seeds", "values", "steps", "count", "data"), ()),
     "probe_at_init": (("seeds", "values", "steps", "data"), ()),
     "probe_at_any_depth": (("seeds", "values", "steps", "data"), ()),
 }

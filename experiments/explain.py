@@ -1,6 +1,7 @@
 """Hydra's and OmegaConf's complaints in one line that names the fix."""
 
 import contextlib
+import difflib
 import os
 import re
 import sys
@@ -153,9 +154,11 @@ def _no_such_key(key: str, overrides: Sequence[str]) -> str:
     if known is not None:
         return f"{key}: no such key; did you mean {known}?"
     keys = _dotted(config)
-    by_end = {k.rsplit(".", 1)[-1]: k for k in reversed(keys)}
-    if last in by_end:
-        return f"{key}: no such key; did you mean {by_end[last]}?"
+    ending = [k for k in keys if k.rsplit(".", 1)[-1] == last]
+    if ending:
+        # Most alike as a whole; of equals the first.
+        likely = difflib.get_close_matches(key, ending, n=1, cutoff=0.0)[0]
+        return f"{key}: no such key; did you mean {likely}?"
     return f"{key}: no such key{nearest(key, [*keys, *choices])}"
 
 

@@ -120,6 +120,8 @@ def signature_of(config: Config, dataset: Dataset) -> Signature:
         batch_size=config.batch_size,
         seq_len=config.seq_len,
         data_fingerprint=dataset.fingerprint,
+        averaging=config.averaging and config.averaging.static(),
+        accumulate=config.accumulate,
         traced=tuple(
             (path, isinstance(value, int))
             for path, value in sorted(config.traced_values().items())

@@ -8,6 +8,7 @@ order. A value of a set may be, instead of numbers to try,
 the value of `best` with the lowest objective among the earlier runs that equal this job
 after its overrides are replaced by those in `where` (`~key` drops one). Equal means the
 same overrides but for seed, task, tags, name and runtime; the mean over seeds counts.
+`times: 4` takes four times that value.
 """
 
 import collections
@@ -40,6 +41,7 @@ class Best:
     key: str
     of: str
     where: tuple[str, ...] = ()
+    times: float = 1.0
 
     @classmethod
     def parse(cls, key: str, node: Mapping[str, Any]) -> "Best":
@@ -48,15 +50,21 @@ class Best:
         Raises:
             ConfigError: not {best: KEY} with `where: [OVERRIDE, ...]` or without.
         """
-        where = node.get("where") or []
-        if not {"best"} <= set(node) <= {"best", "where"} or isinstance(where, str):
+        where, times = node.get("where") or [], node.get("times", 1.0)
+        is_known = {"best"} <= set(node) <= {"best", "where", "times"}
+        if (
+            not is_known
+            or isinstance(where, str)
+            or not isinstance(times, (int, float))
+        ):
             raise ConfigError(
-                f"{key}: expected {{best: KEY, where: [OVERRIDE, ...]}}, got {dict(node)}"
+                f"{key}: expected {{best: KEY, where: [OVERRIDE, ...], times: NUMBER}}, "
+                f"got {dict(node)}"
             )
-        return cls(key, str(node["best"]), tuple(str(o) for o in where))
+        return cls(key, str(node["best"]), tuple(str(o) for o in where), times)
 
     def among(self, job: Sequence[str], finished: Iterable[Finished]) -> str:
-        """The value with the lowest mean objective; a diverged run has none.
+        """`times` the value with the lowest mean objective; a diverged run has none.
 
         Raises:
             ConfigError: no earlier run is comparable, or none of them has a result.
@@ -82,7 +90,8 @@ class Best:
                 f"{self.key}: no earlier run with {asked} came to an end with any "
                 f"{self.of} of {', '.join(means)}"
             )
-        return min(usable, key=usable.get)
+        best = min(usable, key=usable.get)
+        return best if self.times == 1 else f"{self.times * float(best):g}"
 
 
 def as_mapping(overrides: Iterable[str]) -> dict[str, str]:
@@ -135,3 +144,21 @@ def phase_jobs(
                 job = [*job, f"{best.key}={best.among(job, finished)}"]
             jobs.append(tuple(job))
     return [list(job) for job in dict.fromkeys(jobs)]
+
+
+def planned_jobs(
+    phases: Mapping[str, Mapping[str, Any]],
+    arguments: Sequence[str],
+    parser: OverridesParser,
+    params: Mapping[str, Any] | None = None,
+) -> list[list[str]]:
+    """The jobs of all phases as if the first value of each had been best: to check them.
+
+    Raises:
+        ConfigError: as `phase_jobs`.
+    """
+    planned: list[Finished] = []
+    for sets in phases.values():
+        jobs = phase_jobs(sets, planned, arguments, parser, params)
+        planned += [Finished(tuple(job), 0.0) for job in jobs]
+    return [list(one.overrides) for one in planned]

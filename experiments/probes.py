@@ -4,7 +4,20 @@ from typing import Any
 
 import numpy as np
 
-BY_LAYER = ("grad_norm/", "state/")  # the others have layers and sub-layers
+# One value per layer; the others have layers and sub-layers.
+BY_LAYER = (
+    "grad_norm/",
+    "state/",
+    "attention_logit_max",
+    "sigma1/",
+    "frobenius/",
+    "stable_rank/",
+    "update_sigma1/",
+    "update_ratio/",
+    "update_norm/",
+    "sigma1_product/",
+    "head_sigma1/",
+)
 
 
 def probe_rows(step: int, measured: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -16,11 +16,14 @@ import optax
 from flax import nnx
 
 from blocks.grown_stack import GrownStack
+from blocks.looking import set_looking
 from blocks.modes import set_training
 from blocks.parameters import Layout, layout_of, path_name
 from experiments.data.dataset import Dataset
 from experiments.errors import ConfigError
 from experiments.parts import Part
+from experiments.probing import probe_of
+from experiments.spectra import heads_of, spectra
 
 CHUNK = 50  # optimizer steps in one call: the size of the metrics buffer
 
@@ -41,6 +44,8 @@ class Signature:
     seq_len: int
     data_fingerprint: str
     traced: tuple[tuple[str, bool], ...]  # inputs: path, whether it is an integer
+    averaging: Part | None = None
+    accumulate: int = 1
     capacity: int | None = None  # blocks there is room for, where depth is an input
 
     @property
@@ -52,12 +57,13 @@ class Signature:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class State:
-    """What training carries from step to step."""
+    """What training carries from step to step; `average` is empty without averaging."""
 
     params: dict[str, jax.Array]
     rest: dict[str, jax.Array]
     opt: Any
     step: jax.Array
+    average: dict[str, jax.Array]
 
 
 class Program:
@@ -76,6 +82,10 @@ class Program:
         self.layout_at = functools.cache(self._layout_at)
         self.layout: Layout = self.layout_at(signature.capacity)
         optimizer = signature.optimizer.build(any_value, "optimizer")
+        if signature.averaging and hasattr(optimizer, "evaluated"):
+            raise ConfigError(
+                f"averaging: {signature.optimizer.name} averages by itself; leave it out"
+            )
         try:
             self.groups: dict[str, str] = optimizer.groups(self.layout.specs)
         except ValueError as error:
@@ -83,6 +93,8 @@ class Program:
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
         self.places: dict[str, range] = model.blocks.places
+        self.probed = probe_of(signature.task)
+        self.heads = heads_of(model)
         # State that a probe shows: the load of experts, say.
         self.shown_state: list[str] = [
             path_name(path)
@@ -146,6 +158,10 @@ class Program:
         multiplier = functools.partial(schedule, steps=steps, dtype=self.dtype)
         return optimizer, multiplier
 
+    def _averaging(self, values: dict):
+        averaging = self.signature.averaging
+        return averaging and averaging.build(values, "averaging")
+
     def _batch(self, data: dict, seed, stream: int, i, split: str):
         """Batch number `i` of a stream: a pure function of (source, seed, i)."""
         key = jax.random.fold_in(jax.random.key(seed), stream)
@@ -157,9 +173,12 @@ class Program:
             seq_len=self.signature.seq_len,
         )
 
-    def _loss(self, params: dict, rest: dict, batch, taps=None, *, is_training=True):
+    def _loss(
+        self, params: dict, rest: dict, batch, taps=None, *, is_training=True, looks=()
+    ):
         model = self.layout.merge(params, rest)
         set_training(model, is_training)
+        set_looking(model, looks)
         loss, measured = model.loss(batch, taps)
         _, rest = self.layout.split(model)
         return loss, (rest, measured)
@@ -173,7 +192,9 @@ class Program:
         params = {path: x.astype(self.dtype) for path, x in params.items()}
         optimizer, multiplier = self._optimizer(values, steps)
         opt = optimizer.transform(self.layout.specs, multiplier).init(params)
-        return State(params, rest, opt, jnp.int32(0))
+        averaging = self._averaging(values)
+        average = averaging.init(params) if averaging else {}
+        return State(params, rest, opt, jnp.int32(0), average)
 
     def train_steps(
         self, state: State, seed, values: dict, steps, n, data: dict
@@ -196,25 +217,35 @@ class Program:
         """`train_steps` that also looks inside: the quantities of `probe` [CHUNK, ...].
 
         They are those of the step's own batch and gradient, so they cost a few percent
-        of a step where a gradient of their own would cost another one.
+        of a step where a gradient of their own would cost another one. Which there are
+        the task's probe says (`experiments.probing`).
         """
         return self._steps(state, seed, values, steps, n, data, probe=True)
 
     def _steps(self, state, seed, values, steps, n, data, *, probe: bool):
         optimizer, multiplier = self._optimizer(values, steps)
         transform = optimizer.transform(self.layout.specs, multiplier)
+        averaging = self._averaging(values)
 
         def step(state: State) -> tuple[State, dict[str, jax.Array]]:
             batch = self._batch(data, seed, TRAIN, state.step, "train")
             loss, rest, grads, probes = self._gradient(state, batch, probe)
             updates, opt = transform.update(grads, state.opt, state.params)
             params = optax.apply_updates(state.params, updates)
+            if probe and self.probed.spectra:
+                specs = self.layout.specs
+                found = spectra(state.params, updates, specs, self.heads)
+                probes |= _in_layer_order(found, self.places)
             row = {
                 "loss": loss,
                 "grad_norm": optax.global_norm(grads),
                 "learning_rate": optimizer.learning_rate * multiplier(state.step),
             }
-            return State(params, rest, opt, state.step + 1), {**row, **probes}
+            average = state.average
+            if averaging:
+                average = averaging.update(average, params, state.step + 1)
+            state = State(params, rest, opt, state.step + 1, average)
+            return state, {**row, **probes}
 
         def body(i, carry):
             state, rows = carry
@@ -229,18 +260,18 @@ class Program:
         return jax.lax.fori_loop(0, n, body, (state, rows))
 
     def _gradient(self, state: State, batch, probe: bool):
-        """Loss, new other state, gradients, and the quantities of a probe or nothing."""
+        """Loss, new other state, gradients, and the quantities of a probe or nothing.
+
+        A batch is taken in `accumulate` equal parts, one after the other.
+        """
+        k = self.signature.accumulate
+        if k == 1:
+            found = self._gradient_of(state.params, state.rest, batch, probe)
+        else:
+            found = self._accumulated(state, batch, k, probe)
+        loss, rest, grads, measured, tap_squares = found
         if not probe:
-            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
-                state.params, state.rest, batch
-            )
             return loss, rest, grads, {}
-        taps = jnp.zeros(self.tap_shape, self.dtype)
-        (loss, (rest, measured)), (grads, tap_squares) = jax.value_and_grad(
-            lambda params, taps: self._loss(params, state.rest, batch, taps),
-            argnums=(0, 1),
-            has_aux=True,
-        )(state.params, taps)
         squares = {}
         for path, grad in grads.items():
             n_stacked = self.layout.specs[path].n_stacked
@@ -252,16 +283,68 @@ class Program:
         probes |= _in_layer_order(shown, self.places)
         return loss, rest, grads, probes
 
-    def evaluate(self, state: State, seed, n_batches, data: dict) -> jax.Array:
-        """Mean loss over the first `n_batches` validation batches of the seed."""
+    def _gradient_of(self, params: dict, rest: dict, batch, probe: bool):
+        """Loss, other state, gradients; with a probe measurements and squares of taps."""
+        if not probe:
+            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
+                params, rest, batch
+            )
+            return loss, rest, grads, {}, ()
+        taps = jnp.zeros(self.tap_shape, self.dtype)
+        (loss, (rest, measured)), (grads, tap_squares) = jax.value_and_grad(
+            functools.partial(self._loss, looks=self.probed.looks),
+            argnums=(0, 3),
+            has_aux=True,
+        )(params, rest, batch, taps)
+        return loss, rest, grads, measured, tap_squares
+
+    def _accumulated(self, state: State, batch, k: int, probe: bool):
+        """`_gradient_of` of the mean loss of `k` equal parts of the batch.
+
+        Measurements are means over the parts, and maxima where they are maxima.
+        """
+        parts = jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), batch)
+
+        def body(rest, part):
+            loss, rest, *others = self._gradient_of(state.params, rest, part, probe)
+            return rest, (loss, *others)
+
+        rest, found = jax.lax.scan(body, state.rest, parts)
+        mean = functools.partial(jax.tree.map, lambda x: jnp.mean(x, axis=0))
+        loss, grads, measured, tap_squares = found
+        measured = {
+            name: jnp.max(x, axis=0) if name.endswith("_max") else jnp.mean(x, axis=0)
+            for name, x in measured.items()
+        }
+        # A part's share of the loss is 1 / k, and with it that of every gradient.
+        tap_squares = jax.tree.map(lambda x: jnp.sum(x, axis=0) / k**2, tap_squares)
+        return mean(loss), rest, mean(grads), measured, tap_squares
+
+    def evaluate(
+        self, state: State, seed, values: dict, steps, n_batches, data: dict
+    ) -> jax.Array:
+        """Mean loss over the first `n_batches` validation batches of the seed.
+
+        Of the average of the weights where there is one, else of those that the
+        optimizer says are the ones to use.
+        """
+        params = self._evaluated(state, values, steps)
 
         def body(i, total):
             batch = self._batch(data, seed, VALIDATION, i, "validation")
-            loss, _ = self._loss(state.params, state.rest, batch, is_training=False)
+            loss, _ = self._loss(params, state.rest, batch, is_training=False)
             return total + loss
 
         total = jax.lax.fori_loop(0, n_batches, body, jnp.zeros((), self.dtype))
         return total / n_batches
+
+    def _evaluated(self, state: State, values: dict, steps) -> dict[str, jax.Array]:
+        if self.signature.averaging:
+            return state.average
+        optimizer, _ = self._optimizer(values, steps)
+        if hasattr(optimizer, "evaluated"):
+            return optimizer.evaluated(state.opt, state.params)
+        return state.params
 
     def probe(self, state: State, seed, data: dict) -> dict[str, jax.Array]:
         """Per-layer measurements of the loss on the seed's probe batch.

@@ -35,6 +35,7 @@ class Status:
     error: str | None = None
     attempt: int = 1
     params_digest: str | None = None
+    warning: str | None = None  # of a run that probably failed in silence
 
     @property
     def is_finished(self) -> bool:
@@ -142,6 +143,7 @@ class RunDirectory:
             updated=now,
             seconds=before.seconds if before else 0.0,
             attempt=before.attempt + 1 if before else 1,
+            warning=before.warning if before else None,
         )
         self._opened = now - self._status.seconds
         self.update()

@@ -6,7 +6,8 @@ import jax
 import jax.extend.backend
 import jax.numpy as jnp
 
-from blocks.attention.weights import attention_weights
+from blocks.attention.weights import attention_weights, visible
+from blocks.looking import note
 
 IMPLEMENTATIONS = (
     "auto",  # cudnn where the rule of `why_not_cudnn` allows it, else explicit
@@ -48,6 +49,8 @@ def attend(
         ValueError: "cudnn" was asked for what it cannot compute.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    seen = functools.partial(visible, q.shape[-2], causal=causal, window=window)
+    note("attention_logit_max", lambda: largest_score(q, k, scale, seen(chunk=chunk)))
     exactly = functools.partial(
         explicit,
         causal=causal,
@@ -124,6 +127,16 @@ def explicit(q, k, v, *, scale, sinks=None, **mask_and_cap):
     before they meet it. On CPU the einsum form of the same thing (and
     jax.nn.dot_product_attention) is about a quarter slower.
     """
+    batch, n_heads, seq, _ = q.shape
+    n_kv_heads = k.shape[1]
+    scores = scaled_scores(q, k, scale)
+    weights = attention_weights(scores, sinks=sinks, **mask_and_cap).astype(v.dtype)
+    y = weights.reshape(batch, n_kv_heads, -1, seq) @ v
+    return y.reshape(batch, n_heads, seq, v.shape[-1])
+
+
+def scaled_scores(q: jax.Array, k: jax.Array, scale: float) -> jax.Array:
+    """scale * q k^T [batch, n_heads, seq, seq], in float32 or wider."""
     batch, n_heads, seq, d_head = q.shape
     n_kv_heads = k.shape[1]
     # The queries of a group are stacked along the token axis, so that its keys and
@@ -131,7 +144,22 @@ def explicit(q, k, v, *, scale, sinks=None, **mask_and_cap):
     q = q.reshape(batch, n_kv_heads, -1, d_head)
     wide = jnp.promote_types(q.dtype, jnp.float32)
     scores = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=wide)
-    scores = scores.reshape(batch, n_heads, seq, seq) * scale
-    weights = attention_weights(scores, sinks=sinks, **mask_and_cap).astype(v.dtype)
-    y = weights.reshape(batch, n_kv_heads, -1, seq) @ v
-    return y.reshape(batch, n_heads, seq, v.shape[-1])
+    return scores.reshape(batch, n_heads, seq, seq) * scale
+
+
+def largest_score(
+    q: jax.Array, k: jax.Array, scale: float, seen: jax.Array | None
+) -> jax.Array:
+    """Of each head [n_heads]: max of scale * q k^T over the batch and visible pairs.
+
+    Before the soft-cap, which hides how large scores are (the capped one is
+    cap * tanh(max / cap)), and without sinks. `seen` is the mask of
+    `blocks.attention.weights.visible`. Beside `explicit` the scores are computed once;
+    beside a fused kernel this is where they are an array, at a product's cost.
+    No gradient flows out.
+    """
+    q, k = jax.lax.stop_gradient((q, k))
+    scores = scaled_scores(q, k, scale)
+    if seen is not None:
+        scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
+    return jnp.max(scores, axis=(0, 2, 3))

@@ -89,8 +89,16 @@ class DyISRU(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps [..., d_model] to [..., d_model] in the dtype of `x`."""
         wide = widened(x, self.d_model)
-        beta = jax.nn.softplus(self.rho[...].astype(wide.dtype)) + self.floor
-        y = self.gain[...] * isru(wide * jax.lax.rsqrt(beta))
+        y = self.gain[...] * self.f(self.z(wide))
         if self.bias is not None:
             y = y + self.bias[...]
         return y.astype(x.dtype)
+
+    # z and f by these names: probes look at them (blocks.norms.looks).
+
+    def z(self, x: jax.Array) -> jax.Array:
+        beta = jax.nn.softplus(self.rho[...].astype(x.dtype)) + self.floor
+        return x * jax.lax.rsqrt(beta)
+
+    def f(self, z: jax.Array) -> jax.Array:
+        return isru(z)

@@ -107,19 +107,34 @@ class EMABlendInput(nnx.Module):
 
     def blended(self, x: jax.Array, scale: jax.Array) -> jax.Array:
         """What stands between gain and bias."""
+        return self.f(self._z(x, scale))
+
+    def _z(self, x: jax.Array, scale: jax.Array) -> jax.Array:
         slope = self.alpha[...] / ((1 - self.blend) + self.blend * scale)
-        return jax.lax.erf(slope * x + self.shift[...])
+        return slope * x + self.shift[...]
 
     def scale_so_far(self, x: jax.Array) -> jax.Array:
         """The running scale [1] to use with `x`; in training, moves it on by `x`."""
+        used, own = self._scales(x)
+        if self.is_training:
+            moved = self.decay * used + (1 - self.decay) * own
+            self.rms[...] = moved.astype(self.rms[...].dtype)
+        return used
+
+    def _scales(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The running scale [1] to use with `x`, and that of `x` itself."""
         stored = self.rms[...]
         own = jnp.sqrt(jnp.mean(jnp.square(jax.lax.stop_gradient(x)), keepdims=True))
         own = own.reshape(1)
-        used = jnp.where(stored == 0, own, stored)
-        if self.is_training:
-            moved = self.decay * used + (1 - self.decay) * own
-            self.rms[...] = moved.astype(stored.dtype)
-        return used
+        return jnp.where(stored == 0, own, stored), own
+
+    # z and f by these names: probes look at them (blocks.norms.looks).
+
+    def z(self, x: jax.Array) -> jax.Array:
+        return self._z(x, self._scales(x)[0] + self.eps)
+
+    def f(self, z: jax.Array) -> jax.Array:
+        return jax.lax.erf(z)
 
 
 class EMABlendOutput(EMABlendInput):
@@ -129,6 +144,8 @@ class EMABlendOutput(EMABlendInput):
 
     Parameters, state and source as of `EMABlendInput`. Not bounded for blend > 0.
     """
+
+    z = None  # what stands between gain and bias is no function of one number
 
     def blended(self, x: jax.Array, scale: jax.Array) -> jax.Array:
         squashed = jax.lax.erf(self.alpha[...] * x + self.shift[...])

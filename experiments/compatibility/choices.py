@@ -159,11 +159,15 @@ def placed(key: str, choice: str) -> dict[str, Any]:
     for name in reversed(place.split(".") if place != "_global_" else []):
         node = {name: node}
     node = copy.deepcopy(node)
+    parts: dict = {}
     for inner, other in _entries(group, choice).items():
         if other is not None and not inner.startswith("override "):
             inner, _, below = inner.lstrip("/").partition("@")
-            merge(node, placed(f"{inner}@{place}.{below}", other))
-    return node
+            merge(parts, placed(f"{inner}@{place}.{below}", other))
+    # A file's own values win over those of its parts where it says _self_ last, as all
+    # of ours do that set any.
+    merge(parts, node)
+    return parts
 
 
 def merge(node: dict, other: dict) -> None:
@@ -189,7 +193,8 @@ def _overrides(key: str, choice: str | None) -> list[tuple[str, str | None]]:
 def _entries(group: str, choice: str) -> dict[str, str | None]:
     """The defaults list of the file of a choice."""
     entries = _file(CONF / group / f"{choice}.yaml").get("defaults", [])
-    return {key: other for entry in entries for key, other in entry.items()}
+    named = [entry for entry in entries if entry != "_self_"]
+    return {key: other for entry in named for key, other in entry.items()}
 
 
 def _resolved(value: Any, root: dict) -> Any:

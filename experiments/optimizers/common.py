@@ -9,34 +9,87 @@ import optax
 
 from blocks.parameters import ParamSpec
 
-# Weights of linear maps shrink towards zero; gains, biases, alphas, shifts, scales,
-# embeddings, positions, sinks, routers and stream mixings keep the size they learned.
-DECAYED_ROLES = frozenset({"matrix", "head"})
+Number = Callable[[float | None], jax.Array | None]  # casts to the dtype of a step
 
 
-def decay_groups(specs: dict[str, ParamSpec]) -> dict[str, str]:
-    """Path -> "decay" or "no_decay", by role."""
+def groups_by_decay(roles, specs: dict[str, ParamSpec]) -> dict[str, str]:
+    """Path -> "decay" or "no_decay", as the parameter's role has a decay or none."""
     return {
-        path: "decay" if spec.role in DECAYED_ROLES else "no_decay"
+        path: "no_decay" if roles.of(spec).decay is None else "decay"
         for path, spec in specs.items()
     }
 
 
-def decayed_weights(weight_decay, groups: dict[str, str]):
-    """u <- u + weight_decay * p in the group "decay"; before the learning rate."""
-    mask = {path: group == "decay" for path, group in groups.items()}
-    return optax.add_decayed_weights(weight_decay, mask)
+def clip(
+    number: Number, clip_norm, roles, specs: dict[str, ParamSpec]
+) -> optax.GradientTransformation:
+    """g <- g * min(1, clip_norm / ||g||) over all gradients, then over each role's own.
+
+    None leaves them.
+    """
+    steps = [] if clip_norm is None else [optax.clip_by_global_norm(number(clip_norm))]
+    for name, role in roles.by_name.items():
+        if role.clip is not None:
+            own = {path: spec.role == name for path, spec in specs.items()}
+            of_role = optax.clip_by_global_norm(number(role.clip))
+            steps.append(optax.masked(of_role, own))
+    return optax.chain(optax.identity(), *steps)
 
 
-def scale_by_rate(learning_rate, multiplier: Callable) -> optax.GradientTransformation:
-    """u <- -learning_rate * multiplier(count) * u, count of finished updates from 0."""
-    return optax.scale_by_schedule(lambda count: -(learning_rate * multiplier(count)))
+def decayed_weights(
+    number: Number, weight_decay, roles, specs: dict[str, ParamSpec]
+) -> optax.GradientTransformation:
+    """u <- u + weight_decay * decay of the role * p; before the learning rate."""
+    decays = {
+        path: None if role.decay is None else number(weight_decay) * number(role.decay)
+        for path, role in _roles(roles, specs)
+    }
+
+    def update(updates, state, params=None):
+        def decayed(path, u, p):
+            decay = decays[path]
+            return u if decay is None else u + decay * p
+
+        return _map_with_path(decayed, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def clip(clip_norm) -> optax.GradientTransformation:
-    """g <- g * min(1, clip_norm / ||g||) over all gradients; None leaves them."""
-    return (
-        optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
+def scale_by_rate(
+    number: Number,
+    learning_rate,
+    multiplier: Callable,
+    roles,
+    specs: dict[str, ParamSpec],
+) -> optax.GradientTransformation:
+    """u <- -learning_rate * rate of the role * multiplier(count) * u.
+
+    count is the number of finished updates, from 0.
+    """
+    rates = {path: number(role.rate) for path, role in _roles(roles, specs)}
+
+    def init(params):
+        del params
+        return optax.ScaleByScheduleState(jnp.zeros([], jnp.int32))
+
+    def update(updates, state, params=None):
+        del params
+        rate = number(learning_rate) * multiplier(state.count)
+        updates = _map_with_path(lambda path, u: -(rate * rates[path]) * u, updates)
+        count = optax.safe_increment(state.count)
+        return updates, optax.ScaleByScheduleState(count)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _roles(roles, specs: dict[str, ParamSpec]):
+    return [(path, roles.of(spec)) for path, spec in specs.items()]
+
+
+def _map_with_path(function: Callable, *flat: dict) -> dict:
+    """function(path, array, ...) over flat dicts; what a partition hides stays hidden."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, *arrays: function(keys[0].key, *arrays), *flat
     )
 
 

@@ -1,13 +1,13 @@
 """Muon's preconditioner: momentum, orthogonalised matrix by matrix."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-# x -> a x + b x^3 + c x^5, steep at zero; brings singular values near 1, not to it.
-QUINTIC = (3.4445, -4.7750, 2.0315)
+from experiments.optimizers.newton_schulz import QUINTIC, Polynomials
 
 SCALES = {
     "keller": lambda fan_in, fan_out: max(1.0, fan_out / fan_in) ** 0.5,
@@ -26,15 +26,14 @@ def scale_by_muon(
     momentum=0.95,
     *,
     nesterov: bool = True,
-    ns_steps: int = 5,
-    ns_eps=1e-7,
+    iteration: Polynomials = QUINTIC,
     scale: str = "keller",
 ) -> optax.GradientTransformation:
     """Replaces the gradient of every kernel by a scaled, nearly orthogonal matrix.
 
         M <- b M + (1 - b) G          b = momentum, no bias correction
         H = b M + (1 - b) G  with nesterov, else M
-        u = s * orthogonalise(H)
+        u = s * orthogonal(H)         by `iteration`
 
     Kernels are [..., fan_in, fan_out]; leading axes are copies (layers, experts) and
     never mix. s depends on `scale`:
@@ -43,8 +42,8 @@ def scale_by_muon(
         rms0.2    0.2 sqrt(max(fan_in, fan_out))   RMS of u like AdamW's, 0.15 to 0.2
 
     Args:
-        momentum, ns_eps: numbers or traced scalars of the dtype of the gradients.
-        nesterov, ns_steps, scale: static.
+        momentum: a number or a traced scalar of the dtype of the gradients.
+        nesterov, iteration, scale: static.
 
     Raises:
         ValueError: a leaf with fewer than two axes, or an unknown `scale`.
@@ -54,8 +53,15 @@ def scale_by_muon(
     precision where the reference rounds to bfloat16; optax.contrib.muon corrects the
     bias of M, this and the reference do not.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale: expected one of {', '.join(SCALES)}, got {scale!r}")
+    return optax.chain(
+        averaged(momentum, nesterov=nesterov),
+        on_kernels(iteration),
+        scaled_by_shape(scale),
+    )
+
+
+def averaged(momentum, *, nesterov: bool = True) -> optax.GradientTransformation:
+    """G -> H of `scale_by_muon`."""
 
     def init(params):
         return MuonState(jax.tree.map(jnp.zeros_like, params))
@@ -68,40 +74,29 @@ def scale_by_muon(
 
         mu = jax.tree.map(average, state.mu, grads)
         ahead = jax.tree.map(average, mu, grads) if nesterov else mu
-
-        def step(h):
-            if h.ndim < 2:
-                raise ValueError(f"expected a kernel [..., d_in, d_out], got {h.shape}")
-            return orthogonalise(h, ns_steps, ns_eps) * SCALES[scale](*h.shape[-2:])
-
-        return jax.tree.map(step, ahead), MuonState(mu)
+        return ahead, MuonState(mu)
 
     return optax.GradientTransformation(init, update)
 
 
-def orthogonalise(h: jax.Array, ns_steps: int = 5, eps=1e-7) -> jax.Array:
-    """Moves the singular values of every matrix of [..., m, n] towards 1.
+def on_kernels(function: Callable) -> optax.GradientTransformation:
+    """function(kernel) of every leaf [..., d_in, d_out]."""
 
-        X = H / (||H||_F + eps);   ns_steps times:  A = X X^T,  X <- (a + b A + c A^2) X
+    def apply(x):
+        if x.ndim < 2:
+            raise ValueError(f"expected a kernel [..., d_in, d_out], got {x.shape}")
+        return function(x)
 
-    Singular vectors stay. After 5 steps a singular value that held more than 0.002 of
-    the Frobenius norm lies in [0.68, 1.21]; null directions stay null, zero gives zero.
-    A norm near eps or below is not brought to 1.
-    """
-    # A = X X^T on the short side: fewer products, the same result.
-    tall = h.shape[-2] > h.shape[-1]
-    x = h.mT if tall else h
-    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + eps)
-    a, b, c = QUINTIC
-
-    def step(x, _):
-        gram = _product(x, x.mT)
-        return a * x + _product(b * gram + c * _product(gram, gram), x), None
-
-    x, _ = jax.lax.scan(step, x, None, length=ns_steps)
-    return x.mT if tall else x
+    return optax.stateless(lambda updates, _: jax.tree.map(apply, updates))
 
 
-def _product(x, y):
-    # The default on GPU and TPU rounds float32 to 10 or 8 bits of mantissa.
-    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+def scaled_by_shape(scale: str) -> optax.GradientTransformation:
+    """Multiplies every kernel [..., fan_in, fan_out] by its factor in `SCALES`."""
+    check_scale(scale)
+    return on_kernels(lambda x: x * SCALES[scale](*x.shape[-2:]))
+
+
+def check_scale(scale: str) -> None:
+    """Refuses a name that is not in `SCALES`."""
+    if scale not in SCALES:
+        raise ValueError(f"scale: expected one of {', '.join(SCALES)}, got {scale!r}")

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.alarm import Alarm
 from experiments.checkpoints import Checkpoints, digest
 from experiments.config import parse_span
 from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
+from experiments.probing import Probe
 from experiments.profiling import Profiler
 from experiments.program import CHUNK
 from experiments.run import last_value
@@ -20,6 +22,9 @@ from experiments.run import last_value
 # Up to this cadence all steps run the program that probes, a few percent slower; beyond
 # it a chunk ends before each step that is looked into, which then runs alone.
 DENSE = 5
+
+# probe_every=log: these steps, then twenty equal parts of the run.
+LOG, LOG_FIRST, LOG_PARTS = "log", (1, 2, 4, 8, 16, 32), 20
 
 METRICS = ("loss", "grad_norm", "learning_rate")
 
@@ -29,6 +34,10 @@ class Train:
 
     Where a run is evaluated, probed and cut into chunks is a function of its config
     alone, so an interrupted run continues as if nothing had happened.
+
+    probe_every: steps between looks inside, the first and the last step always; "log" is
+        steps 1, 2, 4, 8, 16, 32 and from there every steps / 20.
+    probe: what is looked at; None is `Probe()`.
     """
 
     traced = ()
@@ -38,9 +47,16 @@ class Train:
         *,
         eval_every: int | None = 200,
         eval_batches: int = 16,
-        probe_every: int | None = None,
+        probe_every: int | str | None = None,
         diverged_above: float = 50.0,
     ) -> None:
+        if isinstance(probe_every, str):
+            if probe_every != LOG:
+                raise ValueError(
+                    f"probe_every must be a number of steps, {LOG} or null, "
+                    f"got {probe_every!r}"
+                )
+            probe_every = None
         for name, every in (("eval_every", eval_every), ("probe_every", probe_every)):
             if every is not None and every < 1:
                 raise ValueError(f"{name} must be at least 1 or null, got {every}")
@@ -54,9 +70,11 @@ class Train:
         *,
         eval_every: int | None = 200,
         eval_batches: int = 16,
-        probe_every: int | None = None,
+        probe_every: int | str | None = None,
+        probe: Probe | None = None,
         diverged_above: float = 50.0,
     ):
+        del probe  # the program's, not the loop's: `experiments.probing.probe_of`
         self.eval_every = eval_every
         self.eval_batches = eval_batches
         self.probe_every = probe_every
@@ -72,21 +90,23 @@ class Train:
 
     def probes_at(self, step: int, steps: int) -> bool:
         """Whether a step of `steps` is looked into: the first, the last, on cadence."""
-        every = self.probe_every
-        return bool(every) and (step in (1, steps) or step % every == 0)
+        return bool(self.probe_every) and step == self.next_probe(step - 1, steps)
 
     def next_probe(self, step: int, steps: int) -> int:
         """The next step after `step` that is looked into."""
-        return (
-            1
-            if step == 0
-            else min((step // self.probe_every + 1) * self.probe_every, steps)
-        )
+        if step == 0:
+            return 1
+        if self.probe_every == LOG:
+            every, first = max(1, steps // LOG_PARTS), LOG_FIRST
+        else:
+            every, first = self.probe_every, ()
+        soon = [s for s in first if s > step] or [(step // every + 1) * every]
+        return min(soon[0], steps)
 
     @property
     def probes_densely(self) -> bool:
         """Whether every step runs the probing program: cheaper than so many cuts."""
-        return bool(self.probe_every) and self.probe_every <= DENSE
+        return isinstance(self.probe_every, int) and self.probe_every <= DENSE
 
     def run(
         self, programs: Executables, members: list[Member], stop: threading.Event
@@ -150,6 +170,12 @@ class _Lockstep:
             )
             for m in members
         ]
+        self.alarms = [Alarm() for _ in members]
+        for member, alarm in zip(members, self.alarms, strict=True):
+            rows = member.directory.rows("probes.jsonl")  # of earlier attempts
+            for _, at_step in itertools.groupby(rows, lambda row: row["step"]):
+                if alarm.meet(list(at_step)):
+                    self.warn(member, alarm.warning)
         self.saved = 0.0
         profile = self.config.runtime.profile
         self.profiler = Profiler(
@@ -288,9 +314,16 @@ class _Lockstep:
                 if self.task.probes_at(start + k + 1, self.config.steps):
                     values = {name: rows[name][i, k] for name in quantities}
                     values["loss"] = rows["loss"][i, k]
-                    member.directory.append(
-                        "probes.jsonl", probe_rows(start + k + 1, values)
-                    )
+                    written = probe_rows(start + k + 1, values)
+                    member.directory.append("probes.jsonl", written)
+                    if self.alarms[i].meet(written):
+                        self.warn(member, self.alarms[i].warning)
+
+    @staticmethod
+    def warn(member: Member, warning: str) -> None:
+        """Says that a run has probably failed, which goes on all the same."""
+        member.note = "; ".join(filter(None, [member.note, warning]))
+        member.directory.update(warning=warning)
 
     def measure(self, state, step: int) -> None:
         """Evaluates where it is time, and writes the rows of the chunk."""
@@ -301,6 +334,8 @@ class _Lockstep:
                 "evaluate",
                 state,
                 self.seeds,
+                self.values,
+                self.steps,
                 jnp.int32(task.eval_batches),
                 self.programs.data,
             )

@@ -61,21 +61,16 @@ class BatchedSweeper(Sweeper):
 
     def _sweep_phases(self, arguments: list[str], parser: OverridesParser) -> Any:
         from experiments import job
-        from experiments.phases import Finished, phase_jobs
-
-        def jobs_of(phase, finished):
-            return phase_jobs(phase, finished, arguments, parser, self.params)
+        from experiments.phases import Finished, phase_jobs, planned_jobs
 
         # Everything is checked before anything runs; which value will turn out best
         # does not matter to that.
-        planned: list[Finished] = []
-        for phase in self.phases.values():
-            planned += [Finished(tuple(x), 0.0) for x in jobs_of(phase, planned)]
-        job.check_all(self.loader, self.config, [list(x.overrides) for x in planned])
+        planned = planned_jobs(self.phases, arguments, parser, self.params)
+        job.check_all(self.loader, self.config, planned)
 
         returns, finished = [], []
         for phase in self.phases.values():
-            jobs = jobs_of(phase, finished)
+            jobs = phase_jobs(phase, finished, arguments, parser, self.params)
             done = self.launcher.launch(jobs, initial_job_idx=len(returns))
             finished += [
                 Finished(tuple(overrides), job.objective_of(one))

@@ -12,6 +12,7 @@ from experiments import api
 from experiments.compose import CONF, Composer
 from experiments.config import Config
 from experiments.errors import UserError
+from experiments.phases import planned_jobs
 
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 # Group -> choices, from the files themselves.
@@ -85,8 +86,16 @@ def test_every_choice_composes_and_passes_its_checks(composer, tmp_path, group, 
     # Schemes that mean something with the placement of their name only.
     for scheme in ("b2t", "deepnorm", "keel", "layernorm_scaling", "residual_dual"):
         needs["residual", scheme] = [f"placement={scheme}"]
-    config = composer.compose([f"{group}={choice}", *needs.get((group, choice), [])])
-    assert config.choices[group] == choice
+    # Groups without a place of their own: parts of an optimizer.
+    inside = {
+        "newton_schulz": "newton_schulz@optimizer.iteration",
+        "roles": "roles@optimizer.roles",
+    }
+    place = inside.get(group, group)
+    first = ["optimizer=muon"] if group in inside else []
+    more = needs.get((group, choice), [])
+    config = composer.compose([*first, f"{place}={choice}", *more])
+    assert config.choices[place] == choice
 
 
 def test_there_are_choices_to_test():
@@ -94,9 +103,21 @@ def test_there_are_choices_to_test():
     assert "xiong" in EXPERIMENTS
 
 
+def configs_of(composer, overrides: list[str]) -> list[Config]:
+    """Of an experiment; of one in phases as if the first values had been best."""
+    sweeper = composer.sweeper(overrides)
+    phases, params = sweeper.get("phases"), sweeper.get("params")
+    if not phases:
+        return api.compose(overrides)
+    jobs = planned_jobs(phases, overrides, composer.parser, params)
+    # A cell's own best rate and the shared one are then the same.
+    configs = [composer.compose(job) for job in jobs]
+    return list({c.identity("f"): c for c in configs}.values())
+
+
 @pytest.fixture(scope="module", params=EXPERIMENTS)
-def experiment(request) -> tuple[str, list[Config]]:
-    return request.param, api.compose([f"experiment={request.param}"])
+def experiment(request, composer) -> tuple[str, list[Config]]:
+    return request.param, configs_of(composer, [f"experiment={request.param}"])
 
 
 def test_an_experiment_composes_under_its_own_name(experiment):
@@ -111,14 +132,15 @@ def test_an_experiments_numbers_win_over_the_defaults(experiment):
     scalars = {k: v for k, v in node.items() if not isinstance(v, (dict, list))}
     for key, value in scalars.items():
         assert {getattr(c, key) for c in configs} == {value}, key
-    for key, value in node.get("optimizer", {}).items():
+    plain = {k: v for k, v in node.get("optimizer", {}).items() if k != "roles"}
+    for key, value in plain.items():
         assert {c.optimizer.get(key) for c in configs} == {value}, key
 
 
-def test_the_command_line_wins_over_an_experiment(experiment):
+def test_the_command_line_wins_over_an_experiment(experiment, composer):
     name, _ = experiment
     asked = [f"experiment={name}", "name=mine", "steps=7", "seed=5", "log_every=3"]
-    for config in api.compose(asked):
+    for config in configs_of(composer, asked):
         assert (config.name, config.steps, config.seed) == ("mine", 7, 5)
         assert config.log_every == 3
 

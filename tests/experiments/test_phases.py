@@ -58,6 +58,11 @@ def test_the_mean_over_tuning_seeds_counts():
     assert Best("lr", "lr").among(job("seed=7"), finished) == "2"
 
 
+def test_several_times_the_best():
+    best = Best.parse("rate", {"best": "lr", "times": 4})
+    assert best.among(job("norm=rmsnorm optimizer=adamw"), TUNED) == "0.04"
+
+
 @pytest.mark.parametrize(
     "asking, finished, message",
     [

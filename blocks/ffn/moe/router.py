@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.auxiliary_loss import with_loss
 from blocks.state import Running
 
 
@@ -97,31 +98,6 @@ def load_of(chosen: jax.Array, n_experts: int, dtype) -> jax.Array:
     """Share of the entries of `chosen` that name each expert, [n_experts]."""
     counts = jnp.zeros((n_experts,), dtype).at[chosen.reshape(-1)].add(1)
     return counts / chosen.size
-
-
-@jax.custom_vjp
-def with_loss(y: jax.Array, loss: jax.Array) -> jax.Array:
-    """The identity in y, which adds `loss` to what is being minimized.
-
-        y = y        dL/dy = dL/dy        dL/dloss := 1
-
-    The gradient of `loss` is added whatever the rest of the network does; the value of
-    the training loss stays that of the task. A loss multiplied by a constant before it
-    is differentiated does not multiply this one.
-    """
-    del loss
-    return y
-
-
-def _forward(y, loss):
-    return y, loss
-
-
-def _backward(loss, g):
-    return g, jnp.ones_like(loss)
-
-
-with_loss.defvjp(_forward, _backward)
 
 
 def best_groups(

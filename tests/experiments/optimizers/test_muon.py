@@ -6,6 +6,7 @@ import pytest
 from blocks.parameters import ROLES, ParamSpec
 from experiments.optimizers.adamw import AdamW
 from experiments.optimizers.muon import Muon
+from experiments.optimizers.newton_schulz import Polynomials
 
 
 def one(count):
@@ -38,7 +39,10 @@ def three_steps(ns_eps):
     i, j = np.indices((4, 6))
     params = {"w": jnp.asarray(0.5 * np.cos(i + 2 * j))}
     tx = Muon(
-        learning_rate=0.02, weight_decay=0.1, ns_eps=ns_eps, clip_norm=None
+        learning_rate=0.02,
+        weight_decay=0.1,
+        iteration=Polynomials(eps=ns_eps),
+        clip_norm=None,
     ).transform({"w": ParamSpec("matrix", (4, 6))}, one)
     state = tx.init(params)
     for t in (1, 2, 3):
@@ -134,7 +138,7 @@ def test_a_kernel_that_is_not_two_axes_per_copy_is_refused(n_stacked):
 
 
 @pytest.mark.parametrize(
-    "keywords", [{"ns_steps": 0}, {"scale": "moonlight"}, {"momentum": 1.0}]
+    "keywords", [{"scale": "moonlight"}, {"momentum": 1.0}, {"adam_b1": 1.0}]
 )
 def test_other_keywords_are_refused_by_name(keywords):
     with pytest.raises(ValueError, match=f"^{next(iter(keywords))}: "):

@@ -3,11 +3,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.optimizers.scale_by_muon import (
-    QUINTIC,
-    orthogonalise,
-    scale_by_muon,
-)
+from experiments.optimizers.newton_schulz import Polynomials
+from experiments.optimizers.scale_by_muon import scale_by_muon
+
+QUINTIC = (3.4445, -4.7750, 2.0315)  # KellerJordan/Muon muon.py
+
+
+def orthogonalise(h, ns_steps=5, eps=1e-7):
+    return Polynomials(steps=ns_steps, eps=eps)(h)
 
 
 def kernels() -> np.ndarray:
@@ -124,7 +127,7 @@ def test_zero_gradient_gives_a_zero_update():
     ],
 )
 def test_shape_factor_takes_fan_out_from_the_last_axis(x64, scale, wide, tall):
-    tx = scale_by_muon(scale=scale, ns_eps=1e-30)
+    tx = scale_by_muon(scale=scale, iteration=Polynomials(eps=1e-30))
     for h, factor in ((kernels(), wide), (kernels().mT, tall)):
         grads = {"w": jnp.asarray(h)}
         update, _ = tx.update(grads, tx.init(grads))
@@ -143,7 +146,7 @@ def test_rms_scale_gives_updates_as_large_as_adams():
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_momentum_is_an_uncorrected_average(x64, nesterov):
     b, mu = 0.9, np.zeros((4, 6))
-    tx = scale_by_muon(b, nesterov=nesterov, ns_eps=1e-7)
+    tx = scale_by_muon(b, nesterov=nesterov)
     state = tx.init(jnp.zeros((4, 6)))
     for grad in kernels():
         mu = b * mu + (1 - b) * grad
@@ -169,7 +172,7 @@ def test_momentum_and_eps_may_be_traced():
     h = jnp.asarray(kernels(), jnp.float32)
 
     def run(momentum, eps):
-        tx = scale_by_muon(momentum, ns_eps=eps)
+        tx = scale_by_muon(momentum, iteration=Polynomials(eps=eps))
         _, state = tx.update(h, tx.init(h))
         return tx.update(h[::-1], state)[0]
 

@@ -8,7 +8,8 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocks.ffn.moe.router import best_groups, load_of, with_loss
+from blocks.auxiliary_loss import with_loss
+from blocks.ffn.moe.router import best_groups, load_of
 from blocks.ffn.moe.sigmoid_router import SigmoidRouter
 from blocks.ffn.moe.softmax_router import SoftmaxRouter
 from blocks.modes import set_training

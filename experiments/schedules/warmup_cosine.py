@@ -1,24 +1,13 @@
-"""Learning-rate schedules: a multiplier in [0, 1] of every group's peak rate."""
-
-import math
+"""Warmup, then a cosine."""
 
 import jax
 import jax.numpy as jnp
 
-
-class Constant:
-    """The peak rate throughout: multiplier(count) = 1."""
-
-    traced = ()
-
-    @staticmethod
-    def check() -> None:
-        """Nothing to refuse."""
-
-    def __call__(self, count, steps, dtype=jnp.float32) -> jax.Array:
-        """A scalar 1 of `dtype`; see `WarmupCosine.__call__`."""
-        del count, steps
-        return jnp.ones((), dtype)
+from experiments.schedules.warmup import (
+    after_warmup,
+    check_fraction,
+    check_warmup_steps,
+)
 
 
 class WarmupCosine:
@@ -47,14 +36,8 @@ class WarmupCosine:
     @staticmethod
     def check(*, warmup_steps: int = 100, final_fraction: float = 0.1) -> None:
         """Refuses a negative or non-finite warmup and a fraction outside [0, 1]."""
-        if not (math.isfinite(warmup_steps) and warmup_steps >= 0):
-            raise ValueError(
-                f"warmup_steps: expected a finite number >= 0, got {warmup_steps}"
-            )
-        if not 0 <= final_fraction <= 1:
-            raise ValueError(
-                f"final_fraction: expected a number in [0, 1], got {final_fraction}"
-            )
+        check_warmup_steps(warmup_steps)
+        check_fraction(final_fraction=final_fraction)
 
     def __init__(self, *, warmup_steps: int = 100, final_fraction: float = 0.1):
         self.warmup_steps = warmup_steps
@@ -76,7 +59,6 @@ class WarmupCosine:
             jnp.asarray(x, dtype)
             for x in (count, steps, self.warmup_steps, self.final_fraction)
         )
-        # The unused side of `where` is computed too: no side may divide by zero.
         progress = jnp.clip((count - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
         cosine = final + (1 - final) * (1 + jnp.cos(jnp.pi * progress)) / 2
-        return jnp.where(count < warmup, count / jnp.maximum(warmup, 1), cosine)
+        return after_warmup(count, warmup, cosine)
