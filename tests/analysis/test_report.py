@@ -326,13 +326,18 @@ def test_a_norm_over_the_batch_is_labelled_where_tokens_are_predicted(
 ):
     home = tmp_path / "leak"
     home.mkdir()
-    for norm, mixing in (("batchnorm", ["blocks/layers/attn/in_norm"]), ("rmsnorm", [])):
+    for norm, mixing in (
+        ("batchnorm", ["blocks/layers/attn/in_norm"]),
+        ("rmsnorm", []),
+    ):
         folder = make_run(home, norm=norm, metrics=make_losses(3.0, 2.0, 0))
         env = json.loads((folder / "env.json").read_text())
         (folder / "env.json").write_text(json.dumps({**env, "mixes_tokens": mixing}))
     write_report(home)
     summary, page = read(home)
-    leaks = {v["variant"]: v["leaks_through"] for v in summary["families"][0]["variants"]}
+    leaks = {
+        v["variant"]: v["leaks_through"] for v in summary["families"][0]["variants"]
+    }
     assert leaks == {"batchnorm": "blocks/layers/attn/in_norm", "rmsnorm": None}
     label = "tokens meet in blocks/layers/attn/in_norm: while it trains"
     assert page.text.count(label) == 1
