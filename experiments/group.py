@@ -18,6 +18,7 @@ from experiments.environment import describe, free_memory
 from experiments.errors import ConfigError, UserError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.members import Member
+from experiments.optimizers.spectrum import first_update_spectrum
 from experiments.parts import TRACED, Part
 from experiments.program import Program, Signature
 from experiments.run import BusyError, RunDirectory, last_value
@@ -75,8 +76,24 @@ class Group:
             "n_params": sum(spec.size for spec in specs.values()),
             "param_shapes": {path: list(spec.shape) for path, spec in specs.items()},
             "mixes_tokens": program.mixing_tokens,
-            "optimizer": {"groups": dict(by_group)},
+            "optimizer": {
+                "groups": dict(by_group),
+                "first_update_spectrum": self.first_update_spectrum,
+            },
         }
+
+    @functools.cached_property
+    def first_update_spectrum(self) -> dict[str, tuple[float, float]] | None:
+        """Smallest and largest singular value of the first update of hidden kernels.
+
+        Of an optimizer that orthogonalises, on gradients of normal noise: a kernel that
+        is not taken for one would show here. None for the others.
+        """
+        optimizer = self.members[0].config.optimizer
+        if not getattr(optimizer.cls, "is_orthogonal", False):
+            return None
+        specs = self.programs.program.layout.specs
+        return first_update_spectrum(optimizer.build({}, "optimizer"), specs)
 
 
 # Distinct data sets and programs kept ready in one process, the least used dropped first.
