@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.matrixwise import matrixwise
 from blocks.parameters import ParamSpec, path_name
 
 SQUARINGS = 20
@@ -110,7 +111,7 @@ def head_sigma1(
 
     q, k = by_head(q, n_heads), by_head(k, n_kv_heads)
     # K = Q R with orthonormal columns Q, so W_q K^T has the singular values of W_q R^T.
-    r = jnp.linalg.qr(k, mode="r")
+    r = matrixwise(lambda k: jnp.linalg.qr(k, mode="r"), k)
     r = jnp.repeat(r, n_heads // n_kv_heads, axis=-3)
     return sigma1(_product(q, r.mT)) / d_head**0.5
 

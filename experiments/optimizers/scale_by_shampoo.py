@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from blocks.matrixwise import matrixwise
 from experiments.optimizers.kronecker import (
     averaged_grams,
     no_grams,
@@ -121,7 +122,7 @@ def scale_by_shampoo(
 
 def inverse_root(gram: jax.Array, root: int, cutoff) -> jax.Array:
     """gram^(-1 / root) of symmetric [..., d, d], on the space above the cutoff."""
-    values, vectors = jnp.linalg.eigh(gram)
+    values, vectors = matrixwise(jnp.linalg.eigh, gram)
     used = values > cutoff * values[..., -1:]
     powers = jnp.where(used, jnp.where(used, values, 1) ** (-1 / root), 0)
     return product(vectors * powers[..., None, :], vectors.mT)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from blocks.matrixwise import matrixwise
 from experiments.optimizers.kronecker import (
     averaged_grams,
     no_grams,
@@ -124,7 +125,7 @@ def scale_by_soap(
 
 
 def _eigenbasis(gram, g):
-    vectors = jnp.linalg.eigh(gram)[1][..., ::-1]  # eigh sorts upwards
+    vectors = matrixwise(jnp.linalg.eigh, gram)[1][..., ::-1]  # eigh sorts upwards
     return _orthonormal(vectors, min(g.shape[-2:]))
 
 
@@ -152,7 +153,7 @@ def _orthonormal(columns, seen):
     under vmap or on another machine. Householder's reflections complete zeros in one way.
     """
     used = jnp.arange(columns.shape[-1]) < seen
-    return jnp.linalg.qr(jnp.where(used, columns, 0))[0]
+    return matrixwise(jnp.linalg.qr, jnp.where(used, columns, 0))[0]
 
 
 def _t(basis):
