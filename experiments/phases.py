@@ -8,7 +8,8 @@ order. A value of a set may be, instead of numbers to try,
 the value of `best` with the lowest objective among the earlier runs that equal this job
 after its overrides are replaced by those in `where` (`~key` drops one). Equal means the
 same overrides but for seed, task, tags, name and runtime; the mean over seeds counts.
-`times: 4` takes four times that value.
+The first phase with such runs decides, so what later ones measured at the chosen value,
+with other seeds, has no say. `times: 4` takes four times that value.
 """
 
 import collections
@@ -28,10 +29,11 @@ OTHERWISE = ("seed", "task", "tags", "name", "runtime", "log_every")
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A job that ran: its overrides and what it reached, NaN where it has no result."""
+    """A job that ran: its overrides, what it reached (NaN: no result) and when."""
 
     overrides: tuple[str, ...]
     objective: float
+    phase: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +77,16 @@ class Best:
             if not override.startswith("~"):
                 wanted |= as_mapping([override])
         like = _comparable(wanted, self.of)
-        objectives = collections.defaultdict(list)
+        found = []
         for one in finished:
             own = as_mapping(one.overrides)
             if self.of in own and _comparable(own, self.of) == like:
-                objectives[own[self.of]].append(one.objective)
+                found.append((one.phase, own[self.of], one.objective))
+        first = min((phase for phase, _, _ in found), default=None)
+        objectives = collections.defaultdict(list)
+        for phase, value, objective in found:
+            if phase == first:
+                objectives[value].append(objective)
         asked = " ".join(f"{k}={v}" for k, v in like.items())
         if not objectives:
             raise ConfigError(f"{self.key}: no earlier run has {self.of} and {asked}")
@@ -158,7 +165,7 @@ def planned_jobs(
         ConfigError: as `phase_jobs`.
     """
     planned: list[Finished] = []
-    for sets in phases.values():
+    for i, sets in enumerate(phases.values()):
         jobs = phase_jobs(sets, planned, arguments, parser, params)
-        planned += [Finished(tuple(job), 0.0) for job in jobs]
+        planned += [Finished(tuple(job), 0.0, phase=i) for job in jobs]
     return [list(one.overrides) for one in planned]

@@ -69,11 +69,11 @@ class BatchedSweeper(Sweeper):
         job.check_all(self.loader, self.config, planned)
 
         returns, finished = [], []
-        for phase in self.phases.values():
+        for i, phase in enumerate(self.phases.values()):
             jobs = phase_jobs(phase, finished, arguments, parser, self.params)
             done = self.launcher.launch(jobs, initial_job_idx=len(returns))
             finished += [
-                Finished(tuple(overrides), job.objective_of(one))
+                Finished(tuple(overrides), job.objective_of(one), phase=i)
                 for overrides, one in zip(jobs, done, strict=True)
             ]
             returns += done

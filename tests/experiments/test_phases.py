@@ -46,6 +46,16 @@ def test_the_best_of_the_runs_that_are_comparable(where, asking, value):
     assert Best("optimizer.rate", "lr", where).among(job(asking), TUNED) == value
 
 
+def test_later_phases_have_no_say():
+    finished = [
+        Finished(job("seed=100 lr=1"), 1.0),
+        Finished(job("seed=100 lr=2"), 1.1),
+        Finished(job("seed=0 lr=1"), 9.0, phase=1),
+        Finished(job("seed=0 lr=4"), 0.1, phase=2),
+    ]
+    assert Best("lr", "lr").among(job("seed=0"), finished) == "1"
+
+
 def test_the_mean_over_tuning_seeds_counts():
     finished = [
         Finished(job("seed=1 lr=1"), 1.0),
