@@ -91,6 +91,11 @@ class Program:
         except ValueError as error:
             raise ConfigError(f"optimizer: {error}") from None
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
+        # What an optimizer that goes on behind its update has to know of the model.
+        try:
+            self.facts = optimizer.facts_of(model) if looks_of(optimizer) else None
+        except ValueError as error:
+            raise ConfigError(f"optimizer: {error}") from None
         self.tap_shape: tuple[int, int] = model.blocks.tap_shape
         self.places: dict[str, range] = model.blocks.places
         self.probed = probe_of(signature.task)
@@ -229,9 +234,19 @@ class Program:
 
         def step(state: State) -> tuple[State, dict[str, jax.Array]]:
             batch = self._batch(data, seed, TRAIN, state.step, "train")
-            loss, rest, grads, probes = self._gradient(state, batch, probe)
+            loss, rest, grads, measured, probes = self._gradient(
+                state, batch, probe, looks_of(optimizer)
+            )
             updates, opt = transform.update(grads, state.opt, state.params)
             params = optax.apply_updates(state.params, updates)
+            if looks_of(optimizer):
+                params = optimizer.after_update(
+                    params,
+                    measured,
+                    specs=self.layout.specs,
+                    facts=self.facts,
+                    places=self.places,
+                )
             if probe and self.probed.spectra:
                 specs = self.layout.specs
                 found = spectra(state.params, updates, specs, self.heads)
@@ -259,19 +274,22 @@ class Program:
         }
         return jax.lax.fori_loop(0, n, body, (state, rows))
 
-    def _gradient(self, state: State, batch, probe: bool):
-        """Loss, new other state, gradients, and the quantities of a probe or nothing.
+    def _gradient(self, state: State, batch, probe: bool, looks: tuple[str, ...] = ()):
+        """Loss, new other state, gradients, measurements, quantities of a probe or none.
 
-        A batch is taken in `accumulate` equal parts, one after the other.
+        A batch is taken in `accumulate` equal parts, one after the other. `looks` are
+        measured whether there is a probe or not.
         """
         k = self.signature.accumulate
+        if probe:
+            looks = tuple(dict.fromkeys([*looks, *self.probed.looks]))
         if k == 1:
-            found = self._gradient_of(state.params, state.rest, batch, probe)
+            found = self._gradient_of(state.params, state.rest, batch, probe, looks)
         else:
-            found = self._accumulated(state, batch, k, probe)
+            found = self._accumulated(state, batch, k, probe, looks)
         loss, rest, grads, measured, tap_squares = found
         if not probe:
-            return loss, rest, grads, {}
+            return loss, rest, grads, measured, {}
         squares = {}
         for path, grad in grads.items():
             n_stacked = self.layout.specs[path].n_stacked
@@ -281,24 +299,26 @@ class Program:
         probes |= _gradient_norms(squares, self.places)
         shown = {f"state/{path}": rest[path] for path in self.shown_state}
         probes |= _in_layer_order(shown, self.places)
-        return loss, rest, grads, probes
+        return loss, rest, grads, measured, probes
 
-    def _gradient_of(self, params: dict, rest: dict, batch, probe: bool):
-        """Loss, other state, gradients; with a probe measurements and squares of taps."""
+    def _gradient_of(self, params: dict, rest: dict, batch, probe: bool, looks):
+        """Loss, other state, gradients, measurements, and of a probe squares of taps.
+
+        Without a probe and looks nothing is measured.
+        """
+        loss_of = functools.partial(self._loss, looks=looks)
         if not probe:
-            (loss, (rest, _)), grads = jax.value_and_grad(self._loss, has_aux=True)(
+            (loss, (rest, measured)), grads = jax.value_and_grad(loss_of, has_aux=True)(
                 params, rest, batch
             )
-            return loss, rest, grads, {}, ()
+            return loss, rest, grads, (measured if looks else {}), ()
         taps = jnp.zeros(self.tap_shape, self.dtype)
         (loss, (rest, measured)), (grads, tap_squares) = jax.value_and_grad(
-            functools.partial(self._loss, looks=self.probed.looks),
-            argnums=(0, 3),
-            has_aux=True,
+            loss_of, argnums=(0, 3), has_aux=True
         )(params, rest, batch, taps)
         return loss, rest, grads, measured, tap_squares
 
-    def _accumulated(self, state: State, batch, k: int, probe: bool):
+    def _accumulated(self, state: State, batch, k: int, probe: bool, looks):
         """`_gradient_of` of the mean loss of `k` equal parts of the batch.
 
         Measurements are means over the parts, and maxima where they are maxima.
@@ -306,7 +326,9 @@ class Program:
         parts = jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), batch)
 
         def body(rest, part):
-            loss, rest, *others = self._gradient_of(state.params, rest, part, probe)
+            loss, rest, *others = self._gradient_of(
+                state.params, rest, part, probe, looks
+            )
             return rest, (loss, *others)
 
         rest, found = jax.lax.scan(body, state.rest, parts)
@@ -355,7 +377,8 @@ class Program:
             `stream_mean_square`, `branch_mean_square` [n_layers, sub-layers],
             `input_mean_square`, `branch_gain`, `grad_norm/total`, `loss` [].
         """
-        loss, _, _, probes = self._gradient(state, self.probe_batch(seed, data), True)
+        batch = self.probe_batch(seed, data)
+        loss, _, _, _, probes = self._gradient(state, batch, True)
         return {"loss": loss, **probes}
 
     def probe_at_any_depth(self, seed, values: dict, steps, data: dict):
@@ -398,6 +421,11 @@ class Program:
     def probe_at_init(self, seed, values: dict, steps, data: dict):
         """`probe` of the untrained model, as one program."""
         return self.probe(self.init(seed, values, steps), seed, data)
+
+
+def looks_of(optimizer) -> tuple[str, ...]:
+    """What `optimizer.after_update` needs of the forward pass; () where there is none."""
+    return getattr(optimizer, "looks", ())
 
 
 def _quantities(measured, tap_squares, n_layers) -> dict:
