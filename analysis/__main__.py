@@ -6,8 +6,10 @@ import sys
 
 COMMANDS = {
     "report": "figures, tables and one HTML page from a folder of runs",
+    "status": "where the runs of a folder stand, once or live",
     "interaction": "means, contrasts and verdict of two axes of a folder of runs",
     "catalogue": "one HTML page of all parts, from what task=catalogue wrote",
+    "prune": "removes failed runs, old checkpoints, runs of no sweep",
 }
 
 
@@ -24,7 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
         return _refuse(f"unknown command {command!r}; {hint}")
     options = parser.parse_args(arguments)
-    run = {"report": _report, "interaction": _interaction, "catalogue": _catalogue}
+    run = {
+        "report": _report,
+        "status": _status,
+        "interaction": _interaction,
+        "catalogue": _catalogue,
+        "prune": _prune,
+    }
     return run[options.command](options)
 
 
@@ -42,13 +50,52 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exit 3 unless every run completed and every expectation was confirmed",
     )
+    _add_status_options(commands.add_parser("status", help=COMMANDS["status"]))
     interaction = commands.add_parser("interaction", help=COMMANDS["interaction"])
     _add_interaction_options(interaction)
     catalogue = commands.add_parser("catalogue", help=COMMANDS["catalogue"])
     catalogue.add_argument(
         "directory", help="the folder of catalogue.json, outputs/catalogue"
     )
+    _add_prune_options(commands.add_parser("prune", help=COMMANDS["prune"]))
     return parser
+
+
+def _add_status_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", help="the folder that holds the runs, outputs/<name>"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every run, however many there are"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--watch", action="store_true", help="again and again until all runs are done"
+    )
+    form.add_argument("--json", action="store_true", help="all numbers, as JSON")
+
+
+def _add_prune_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", help="the folder that holds the runs, outputs/<name>"
+    )
+    parser.add_argument(
+        "--state",
+        default="",
+        metavar="STATE[,STATE]",
+        help="whole runs that are failed, diverged, preempted, lost or completed",
+    )
+    parser.add_argument(
+        "--unlisted", action="store_true", help="whole runs that are not in sweep.json"
+    )
+    parser.add_argument(
+        "--checkpoints",
+        action="store_true",
+        help="checkpoints of completed runs; the runs stay",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="remove; without it you are asked"
+    )
 
 
 def _add_interaction_options(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +127,28 @@ def _add_interaction_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="all numbers, as JSON")
     parser.add_argument("--figures", metavar="DIR", help="write the figures there")
+
+
+def _status(options: argparse.Namespace) -> int:
+    from analysis.errors import AnalysisError
+    from analysis.status_table import run
+
+    try:
+        run(options)
+    except (AnalysisError, OSError) as error:
+        return _refuse(str(error))
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    from analysis.errors import AnalysisError
+    from analysis.prune import run
+
+    try:
+        run(options)
+    except (AnalysisError, OSError) as error:
+        return _refuse(str(error))
+    return 0
 
 
 def _interaction(options: argparse.Namespace) -> int:

@@ -23,7 +23,14 @@ FOLDER = ".cache"
 # A file may change twice within one tick of the file system's clock without a new
 # time or size; as long as a file is that young, nothing is kept.
 YOUNG_SECONDS = 1.0
-_CODE = ("read_run.py", "variants.py", "frames.py", "cache.py", "load.py")
+_CODE = (
+    "read_run.py",
+    "variants.py",
+    "provenance.py",
+    "frames.py",
+    "cache.py",
+    "load.py",
+)
 
 
 def key_of(folders: list[Path]) -> tuple[str, float]:

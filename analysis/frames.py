@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from analysis.provenance import Origin, labels_apart
 from analysis.read_run import RawRun
 from analysis.variants import RunFacts, family_of, flatten, variant_labels
 
@@ -30,6 +31,7 @@ RUN_COLUMNS = {
     "params_digest": pl.String,
     "data_fingerprint": pl.String,
     "data_unit": pl.String,
+    "code_version": pl.String,
     "signature": pl.String,
     "layout": pl.String,
 }
@@ -57,9 +59,11 @@ _INT64 = range(-(2**63), 2**63)
 
 def runs_frame(raws: Sequence[RawRun]) -> pl.DataFrame:
     """One row per run; `path` is left empty, it belongs to where the folder stands."""
-    records = [_record(raw) for raw in raws]
-    facts = [_facts(raw) for raw in raws]
-    labels = variant_labels(facts)
+    leaves = [dict(flatten(raw.config)) for raw in raws]
+    records = [_record(raw, own) for raw, own in zip(raws, leaves, strict=True)]
+    facts = [_facts(raw, own) for raw, own in zip(raws, leaves, strict=True)]
+    origins = [_origin(*run) for run in zip(facts, records, strict=True)]
+    labels = labels_apart(variant_labels(facts), origins)
     for record, fact, label in zip(records, facts, labels, strict=True):
         record |= {"family": fact.family, "variant": label}
     return _frame(records, RUN_COLUMNS)
@@ -94,19 +98,29 @@ def probes_frame(raws: Sequence[RawRun]) -> pl.DataFrame:
     return frame.unique(keys, keep="last", maintain_order=True)
 
 
-def _facts(raw: RawRun) -> RunFacts:
+def _facts(raw: RawRun, leaves: dict) -> RunFacts:
     choices = raw.env.get("choices")
     return RunFacts(
         family=family_of(raw.config),
         choices=choices if isinstance(choices, dict) else {},
-        leaves=dict(flatten(raw.config)),
+        leaves=leaves,
         seed=_integer(raw.config.get("seed")),
         n_layers=_integer(_mapping(raw.config, "model").get("n_layers")),
         fingerprint=_string(_mapping(raw.env, "data").get("fingerprint")),
     )
 
 
-def _record(raw: RawRun) -> dict:
+def _origin(facts: RunFacts, record: dict) -> Origin:
+    data = (item for item in facts.leaves.items() if item[0].startswith("data."))
+    return Origin(
+        family=facts.family,
+        data=frozenset((path, repr(value)) for path, value in data),
+        fingerprint=facts.fingerprint,
+        code=record["code_version"],
+    )
+
+
+def _record(raw: RawRun, leaves: dict) -> dict:
     config, status, env = raw.config, raw.status, raw.env
     data = _mapping(env, "data")
     record = {
@@ -127,6 +141,8 @@ def _record(raw: RawRun) -> dict:
         "params_digest": _string(status.get("params_digest")),
         "data_fingerprint": _string(data.get("fingerprint")),
         "data_unit": _string(data.get("unit")),
+        "code_version": _string(env.get("code"))
+        or _string(_mapping(env, "git").get("revision")),  # of older runs
         "signature": _string(env.get("signature")),
         "layout": _string(env.get("layout")),
         "mixes_tokens": _names(env.get("mixes_tokens")),
@@ -135,14 +151,16 @@ def _record(raw: RawRun) -> dict:
         record[f"reference.{name}"] = _real(value)
     for group, value in _mapping(env, "choices").items():
         record[f"choice.{group}"] = value if value is None else str(value)
-    for path, value in flatten(config):
+    for path, value in leaves.items():
         record[f"config.{path}"] = value
     return record
 
 
 def _frame(records: list[dict], core: dict) -> pl.DataFrame:
     """A frame of `core` columns, then whatever else the records hold."""
-    names = list(dict.fromkeys([*core, *(key for row in records for key in row)]))
+    names = dict.fromkeys(core)
+    for row in records:
+        names |= dict.fromkeys(row)
     return pl.DataFrame(
         [_column(name, [row.get(name) for row in records], core) for name in names]
     )

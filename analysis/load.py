@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 
 from analysis import cache, frames
-from analysis.errors import AnalysisError
-from analysis.read_run import is_run, read_run
+from analysis.folders import run_folders
+from analysis.read_run import read_run
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def load(directory: str | Path, *, use_cache: bool = True) -> Runs:
         AnalysisError: the folder does not exist or holds no run. Nothing is created.
     """
     directory = Path(directory)
-    folders = _run_folders(directory)
+    folders = run_folders(directory)
     key, age = cache.key_of(folders)
     names = ("runs", "metrics", "probes")
     tables = cache.read(directory, key, names) if use_cache else None
@@ -67,31 +67,3 @@ def load(directory: str | Path, *, use_cache: bool = True) -> Runs:
     paths = [str(directory / run_id) for run_id in tables["runs"]["run_id"]]
     tables["runs"] = tables["runs"].with_columns(pl.Series("path", paths))
     return Runs(directory=directory, **tables)
-
-
-def _run_folders(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        kind = "is not a folder" if directory.exists() else "does not exist"
-        raise AnalysisError(
-            f"{directory} {kind}; expected a folder of runs, outputs/<name>"
-        )
-    if is_run(directory):
-        raise AnalysisError(
-            f"{directory} is one run; give the folder that holds it, {directory.parent}"
-        )
-    folders = sorted(
-        child
-        for child in directory.iterdir()
-        if not child.name.startswith(".") and is_run(child)
-    )
-    if not folders:
-        raise AnalysisError(f"{directory} holds no runs{_hint(directory)}")
-    return folders
-
-
-def _hint(directory: Path) -> str:
-    """Runs lie one level deeper when `outputs` is given instead of `outputs/<name>`."""
-    for child in sorted(directory.iterdir()):
-        if child.is_dir() and any(is_run(grandchild) for grandchild in child.iterdir()):
-            return f"; did you mean {child}?"
-    return "; expected <run_id>/config.json and the other files of a run"

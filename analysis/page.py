@@ -84,7 +84,7 @@ def _block(block: Block) -> str:
 
 
 def _warnings(summary: dict) -> list[str]:
-    lines = []
+    lines = list(summary["mixed"])
     missing = summary["n_runs"] - summary["states"].get("completed", 0)
     if missing:
         lines.append(

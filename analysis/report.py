@@ -37,6 +37,7 @@ from analysis.plots.similarity import (
     similarity_figure,
 )
 from analysis.plots.stream import stream_figure
+from analysis.provenance import mixed_lines
 from analysis.strict import strict
 from analysis.summary import summarise
 from analysis.variants import is_depth_family
@@ -46,6 +47,7 @@ INTERACTION = "interaction"  # what its figures are of, in place of a family
 # Quantities of `task=propagate` with a figure of their own, and that of `update_size`.
 FORWARD = ("activation/std", "block_influence", "token_cosine")
 UPDATE = "update_rms"
+APART = "a variant that would mix them is shown once for each"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ def write_report(directory: str | Path) -> Report:
     table = load(directory)
     table = replace(table, probes=with_derived(table.probes))
     summary = summarise(table)
+    summary["mixed"] = [f"{line}; {APART}" for line in mixed_lines(table.runs)]
     for family in summary["families"]:
         own = table.runs.filter(pl.col("family") == family["family"])
         family["gains"] = gain_table(own, table.probes)

@@ -28,6 +28,8 @@ from analysis.verdicts import evaluate
 # quantity, layer, short name; all in summary.json, the page shows the last blocks.
 LAWS = ((UP, "last", "W1 last"), (DOWN, "last", "W2 last"), (UP, "first", "W1 first"))
 FROM_BLOCK = 2  # of a profile
+# What two runs must have in common for the difference of their losses to mean something.
+PAIR = ("seed", "data_fingerprint", "code_version")
 BITS = 1 / math.log(2)
 
 
@@ -116,11 +118,16 @@ def _losses(runs: pl.DataFrame, metrics: pl.DataFrame, variants: list[str]) -> l
     if losses.is_empty():
         measure = "loss"
         losses = final_losses(runs, metrics, measure)
+    origins = runs.select("run_id", "data_fingerprint", "code_version")
+    losses = losses.join(origins, on="run_id", maintain_order="left")
     by_variant = {}
     for variant in variants:
         own = losses.filter(variant=variant)
         if not own.is_empty():
-            by_variant[variant] = dict(own.select("seed", "value").rows())
+            by_variant[variant] = {
+                (seed, data or "", code or ""): value
+                for seed, data, code, value in own.select(*PAIR, "value").rows()
+            }
     means = {v: t_interval(list(seeds.values())) for v, seeds in by_variant.items()}
     order = sorted(means, key=lambda v: means[v].mean)
     rows = []

@@ -30,6 +30,8 @@ def show(report: Report, console: Console) -> None:
     if summary["question"]:
         console.print(escape(summary["question"]), highlight=False)
     console.print(states_line(summary), highlight=False)
+    for line in summary["mixed"]:
+        console.print(line, style="yellow", highlight=False, markup=False)
     for family in summary["families"]:
         _show_family(family, console)
     if summary.get("interaction"):

@@ -21,9 +21,11 @@ from experiments.display import Display, print_programs, print_summary
 from experiments.environment import set_up
 from experiments.errors import UserError
 from experiments.explain import explained
-from experiments.group import execute, plan
+from experiments.group import plan, share_of_sweep
 from experiments.members import Member
+from experiments.revision import check_code
 from experiments.sweep import expand
+from experiments.sweep_file import note_plan
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[Config]:
@@ -63,7 +65,8 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     if not configs:
         return []
     console = console or Console()
-    set_up(configs[0].runtime.compilation_cache)
+    dispatch = configs[0].runtime.dispatch_part().build({}, "runtime.dispatch")
+    set_up(configs[0].runtime.compilation_cache, on_devices=not dispatch.is_elsewhere)
     answered = [config for config in configs if not makes_run(config)]
     configs = [config for config in configs if makes_run(config)]
     groups = plan(configs)
@@ -71,6 +74,12 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
         config.task.build({}, "task").answer(config, console)
     if not configs:
         return []
+    check_code(groups)
+    try:
+        note_plan([m for g in groups for m in g.members])
+    except OSError as error:
+        raise UserError(f"runtime.output_dir: {error}") from None
+    groups = share_of_sweep(groups, configs[0].runtime.share)
     members = [m for g in groups for m in g.members]
     pending = sum(len(g.pending) for g in groups)
     line = f"{_count(len(members), 'run')}, {_count(len(groups), 'program')}"
@@ -88,7 +97,7 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
         print_programs(groups, console)
     stop = threading.Event()
     with Display(members, console) as display, _stopping_on_signals(stop, display):
-        execute(groups, stop, display)
+        dispatch.execute(groups, stop, display)
     print_summary(members, console)
     compilations = sum(g.programs.compilations for g in groups) - compiled_before
     if compilations:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 import typing
 from typing import Any
 
@@ -14,6 +15,10 @@ from experiments.parts import Part, coerce, shown
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
 OPTIONAL_PARTS = ("averaging",)  # null: none
+INLINE = {"_target_": "experiments.dispatch.inline.Inline"}
+# What a launch makes again: runs that failed, those that diverged too, or none of them.
+RETRY = ("failed", "diverged", None)
+SEVERAL = ("logger",)  # groups of which a list may be chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +41,40 @@ class Runtime:
     explain: bool = False
     profile: str | None = None  # steps to trace, "first:last"
     report: bool = False
+    retry: str | None = "failed"  # which finished states are made again
+    shard: str | None = None  # "3/16": this share of the sweep
+    allow_code_change: bool = False
+    extend_from: str | None = None  # a run whose last checkpoint this one starts from
+    dispatch: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(INLINE))
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    loggers: dict[str, Any] = dataclasses.field(default_factory=dict)  # nodes of parts
+
+    def dispatch_part(self) -> Part:
+        """`dispatch`, checked.
+
+        Raises:
+            ConfigError: as `Part.parse`.
+        """
+        return Part.parse(self.dispatch, "runtime.dispatch")
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """`shard` as (number of the share from 0, shares)."""
+        if self.shard is None:
+            return 0, 1
+        k, n = self.shard.split("/")
+        return int(k) - 1, int(n)
+
+    def logger_parts(self) -> dict[str, Part]:
+        """`loggers`, checked.
+
+        Raises:
+            ConfigError: as `Part.parse`.
+        """
+        return {
+            name: Part.parse(node, f"runtime.loggers.{name}")
+            for name, node in self.loggers.items()
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +122,7 @@ class Config:
             group = key.split("@")[0]
             is_part = group in PARTS or group in OPTIONAL_PARTS
             chooses = "." not in group and (group not in node or is_part)
+            chooses = chooses and group not in SEVERAL
             if value.startswith("[") and chooses:  # Hydra would merge the choices
                 raise ConfigError(
                     f"{key}: expected one choice, got {value} "
@@ -148,6 +187,19 @@ class Config:
             raise ConfigError(
                 f"runtime.threads: must be at least 1, got {runtime.threads}"
             )
+        runtime.logger_parts()
+        runtime.dispatch_part()
+        if runtime.retry not in RETRY:
+            raise ConfigError(
+                f"runtime.retry: must be failed, diverged or null, got {runtime.retry!r}"
+            )
+        if runtime.shard is not None:
+            found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", runtime.shard)
+            if not found or int(found[1]) > int(found[2]):
+                raise ConfigError(
+                    "runtime.shard: expected a share as 3/16, the third of sixteen, "
+                    f"got {runtime.shard!r}"
+                )
         if runtime.memory_gib is not None and not runtime.memory_gib > 0:
             raise ConfigError(
                 f"runtime.memory_gib: must be positive, got {runtime.memory_gib}"
@@ -204,6 +256,8 @@ class Config:
         node |= {key: getattr(self, key).identity() for key in PARTS}
         if self.accumulate != 1:
             node["accumulate"] = self.accumulate
+        if self.runtime.extend_from is not None:  # another start is another run
+            node["extends"] = identity_in(self.runtime.extend_from)
         if self.averaging is not None:
             node["averaging"] = self.averaging.identity()
         return digest(node)[:12]
@@ -225,6 +279,11 @@ class Config:
         The task decides, where the model allows it.
         """
         return bool(self.task.get("any_depth", False)) and can_grow(self.model)
+
+
+def identity_in(run_id: str) -> str:
+    """The hash at the end of the name of a run's folder, or of a path to it."""
+    return run_id.rstrip("/").rsplit("/", 1)[-1].rsplit("-", 1)[-1]
 
 
 def _part(node: Any, key: str, choices: dict[str, Any]) -> Part:

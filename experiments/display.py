@@ -17,7 +17,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from experiments.group import Group, Watcher
+from experiments.execute import Watcher
+from experiments.group import Group
 from experiments.members import Member
 
 PLAIN_EVERY = 5.0  # seconds between lines when nobody watches a terminal

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -15,7 +16,7 @@ import jax
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "hydra-core", "numpy")
 
 
-def set_up(compilation_cache: str | None) -> None:
+def set_up(compilation_cache: str | None, *, on_devices: bool = True) -> None:
     """Turns on the persistent compilation cache and quietens JAX's start-up.
 
     JAX by default caches no program that compiles in under a second; small ones are
@@ -23,8 +24,12 @@ def set_up(compilation_cache: str | None) -> None:
 
     Args:
         compilation_cache: a folder, `auto` for the user's cache folder, None for off.
+        on_devices: False leaves accelerators to other processes; no effect once JAX has
+            taken them.
     """
     logging.getLogger("jax").setLevel(logging.WARNING)
+    if not on_devices:
+        jax.config.update("jax_platforms", "cpu")
     if compilation_cache is None:
         return
     if compilation_cache == "auto":
@@ -80,7 +85,20 @@ def describe() -> dict[str, Any]:
         "n_cores": available_cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git": _revision(),
+        "code": code_digest(),
     }
+
+
+@functools.lru_cache(maxsize=1)
+def code_digest() -> str:
+    """12 hex digits of the source files that make the numbers: blocks and experiments."""
+    root = pathlib.Path(__file__).parents[1]
+    h = hashlib.sha256()
+    for package in ("blocks", "experiments"):
+        for path in sorted((root / package).rglob("*.py")):
+            h.update(str(path.relative_to(root)).encode() + b"\0")
+            h.update(path.read_bytes())
+    return h.hexdigest()[:12]
 
 
 def _revision() -> dict[str, Any]:

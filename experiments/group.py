@@ -1,37 +1,24 @@
-"""Jobs to groups by signature, and the execution of groups."""
+"""Jobs to groups by signature."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
-import threading
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from experiments.config import Config, digest
 from experiments.data.dataset import Dataset
-from experiments.environment import describe, free_memory
-from experiments.errors import ConfigError, UserError
+from experiments.environment import describe
+from experiments.errors import ConfigError
 from experiments.execution import Executables, MemberLayout, choose_layout
+from experiments.extension import source_of
 from experiments.members import Member
 from experiments.optimizers.spectrum import first_update_spectrum
 from experiments.parts import TRACED, Part
 from experiments.program import Program, Signature
-from experiments.run import BusyError, RunDirectory, last_value
-
-
-class Watcher:
-    """Is told what happens while groups run. This one does not care."""
-
-    def on_end(self, member: Member) -> None:
-        """A member is done with, for now or for good."""
-
-    def say(self, line: str) -> None:
-        """Something a person should know."""
+from experiments.run import RunDirectory, last_value
 
 
 @dataclasses.dataclass
@@ -186,23 +173,36 @@ def check_fit(config: Config, dataset: Dataset) -> None:
             )
 
 
-def plan(configs: Sequence[Config]) -> list[Group]:
+def shared_overrides(configs: Sequence[Config]) -> frozenset[str]:
+    """What all runs of a sweep were asked for with; left out of the folders' names."""
+    overrides = [frozenset(c.overrides) for c in configs]
+    return frozenset.intersection(*overrides) if len(configs) > 1 else frozenset()
+
+
+def plan(
+    configs: Sequence[Config], shared: frozenset[str] | None = None
+) -> list[Group]:
     """Groups the runs by program. Checks everything and creates nothing.
 
     A run asked for twice is planned once. Runs that are finished on disk are in their
     group with their final state.
+
+    Args:
+        shared: `shared_overrides` of the sweep that these runs are a part of; None takes
+            them for the whole of it.
 
     Raises:
         ConfigError: a run that cannot be.
     """
     alike: dict[Signature, list[Member]] = {}
     seen = set()
-    overrides = [frozenset(c.overrides) for c in configs]
-    shared = frozenset.intersection(*overrides) if len(configs) > 1 else frozenset()
+    shared = shared_overrides(configs) if shared is None else shared
     for config in configs:
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
         _check_writable(config)
+        if config.runtime.extend_from is not None:
+            source_of(config)
         directory = RunDirectory(config, dataset.fingerprint, shared)
         key = (directory.root, directory.identity)
         if key in seen:
@@ -240,217 +240,39 @@ def _group(signature: Signature, members: list[Member]) -> Group:
 def _member(config: Config, directory: RunDirectory) -> Member:
     member = Member(config, directory)
     status = directory.status()
-    if status is not None and status.is_finished:
-        _recall(member)
+    if status is not None and not directory.is_wanted_again(status):
+        recall(member)
     return member
 
 
-def _recall(member: Member) -> None:
+def recall(member: Member) -> None:
     """Fills in what a finished run left on disk."""
     status = member.directory.status()
     rows = member.directory.rows("metrics.jsonl")
     member.state = status.state
     member.step = status.step
     member.diverged_step = status.diverged_step
+    member.error = status.error
     member.loss = last_value(rows, "loss")
     if member.state != "diverged":
         member.val_loss = last_value(rows, "val_loss")
     member.note = "finished before"
 
 
-def execute(
-    groups: Sequence[Group],
-    stop: threading.Event,
-    watcher: Watcher | None = None,
-) -> None:
-    """Runs what is pending in the groups; returns when all is done or stopped.
+def share_of_sweep(groups: Sequence[Group], share: tuple[int, int]) -> list[Group]:
+    """The k-th of n equal shares of the runs, k from 0, in the order of the groups.
 
-    A run that fails is marked and its traceback kept; the others go on.
-
-    Args:
-        stop: set it to have every run save its state and return.
-        watcher: is told what happens, from worker threads.
+    Of all runs, finished or not: each of n launches finds the same shares. Runs of one
+    program stay together as far as they can.
     """
-    watcher = watcher or Watcher()
-    queue = _Queue(groups)
-    limit = free_memory(groups[0].members[0].config.runtime.memory_gib)
-    memory = _Memory(limit, watcher)
-    n_workers = max((g.programs.layout.n_workers for g in groups), default=1)
-    n_workers = min(n_workers, max(queue.n_batches, 1))
-    finished = threading.Semaphore(0)
-
-    def work():
-        try:
-            _work(queue, memory, stop, watcher)
-        finally:
-            finished.release()
-
-    for _ in range(n_workers):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in range(n_workers):
-        # Not a join: interrupted, it would take a running thread for a finished one.
-        # With a limit, so that signals are seen.
-        while not finished.acquire(timeout=0.2):
-            pass
-
-
-class _Memory:
-    """Bytes that batches take together: one that does not fit waits for others to end.
-
-    A batch that is larger than everything runs alone.
-    """
-
-    def __init__(self, limit: float, watcher: Watcher):
-        self.limit = limit
-        self._watcher = watcher
-        self._taken = 0
-        self._changed = threading.Condition()
-        self._has_said = False
-
-    @contextlib.contextmanager
-    def take(self, need: int):
-        with self._changed:
-            if self._taken and self._taken + need > self.limit:
-                self._say(need)
-                self._changed.wait_for(
-                    lambda: not self._taken or self._taken + need <= self.limit
-                )
-            self._taken += need
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._taken -= need
-                self._changed.notify_all()
-
-    def _say(self, need: int) -> None:
-        if not self._has_said:
-            self._has_said = True
-            self._watcher.say(
-                f"fewer runs at a time: another would need {need / 2**30:.2f} GiB and "
-                f"{self._taken / 2**30:.2f} of {self.limit / 2**30:.2f} GiB are taken"
-            )
-
-
-class _Queue:
-    """Batches of members, handed out so that no thread waits for a compilation.
-
-    A thread gets work of a program that is ready, else starts a program nobody has
-    started; only if every program left is being compiled does it wait.
-    """
-
-    def __init__(self, groups: Sequence[Group]):
-        self._pending = [
-            (group, collections.deque(group.programs.layout.batches(group.pending)))
-            for group in groups
-            if group.pending
-        ]
-        self.n_batches = sum(len(batches) for _, batches in self._pending)
-        self._started: set[int] = set()
-        self._changed = threading.Condition()
-
-    def take(self) -> tuple[Group, list[Member]] | None:
-        with self._changed:
-            while True:
-                left = [(g, b) for g, b in self._pending if b]
-                if not left:
-                    return None
-                for group, batches in left:
-                    if group.programs.is_ready(group.task.functions):
-                        return group, batches.popleft()
-                for group, batches in left:
-                    if id(group) not in self._started:
-                        self._started.add(id(group))
-                        return group, batches.popleft()
-                self._changed.wait(0.02)
-
-    def give_up_waiting(self, group: Group) -> None:
-        """A batch of the group has ended: if its program failed, others may try."""
-        with self._changed:
-            self._started.discard(id(group))
-            self._changed.notify_all()
-
-
-def _work(
-    queue: _Queue, memory: _Memory, stop: threading.Event, watcher: Watcher
-) -> None:
-    while not stop.is_set():
-        taken = queue.take()
-        if taken is None:
-            return
-        group, batch = taken
-        for part, need in _fitting(group, batch, memory.limit, watcher):
-            with memory.take(need):
-                if not stop.is_set():
-                    _run_batch(group, part, stop, watcher)
-        queue.give_up_waiting(group)
-
-
-def _fitting(
-    group: Group, batch: list[Member], limit: float, watcher: Watcher
-) -> list[tuple[list[Member], int]]:
-    """Compiles the program; cuts a batch that is too large. Parts and their bytes."""
-    programs, functions = group.programs, group.task.functions
-    size = len(batch)
-    try:
-        while True:
-            programs.prepare(functions, size)
-            need = programs.memory(size, functions)
-            if need <= limit or size == 1:
-                break
-            size = min(size - 1, max(1, int(size * limit / need)))
-    except Exception:  # said by the run that asks for the program again
-        return [(batch, 0)]
-    if size < len(batch):
-        parts = -(-len(batch) // size)
-        watcher.say(
-            f"a group of {len(batch)} runs is cut into {parts}: together they need "
-            f"more than the {limit / 2**30:.2f} GiB there are, {size} of them "
-            f"{need / 2**30:.2f} GiB"
-        )
-    return [(batch[i : i + size], need) for i in range(0, len(batch), size)]
-
-
-def _run_batch(
-    group: Group, batch: list[Member], stop: threading.Event, watcher: Watcher
-) -> None:
-    """Runs members that share calls; whatever happens, each ends in some state.
-
-    Not even an exit raised in here (by a broken pipe under the display, say) may end the
-    thread: other runs wait for it.
-    """
-    opened = []
-    try:
-        for member in batch:
-            if _open(group, member):
-                opened.append(member)
-        if opened:
-            with jax.enable_x64(group.programs.program.signature.x64):
-                group.task.run(group.programs, opened, stop)
-    except BaseException as error:  # a failed run never takes others down
-        for member in batch:
-            if member.state in ("planned", "running"):
-                member.state = "failed"
-                member.error = f"{type(error).__name__}: {error}".splitlines()[0]
-                if member in opened:
-                    with contextlib.suppress(OSError):  # a full disk: said, not kept
-                        member.directory.fail(error)
-    finally:
-        for member in batch:
-            member.directory.close()
-            with contextlib.suppress(Exception, SystemExit):
-                watcher.on_end(member)
-
-
-def _open(group: Group, member: Member) -> bool:
-    """Takes the run's directory; whether there is something left to do in it."""
-    try:
-        if member.directory.open(group.env(member)):
-            member.state = "running"
-            return True
-        _recall(member)
-    except BusyError as error:
-        member.state, member.note = "busy", str(error)
-    except (UserError, OSError) as error:
-        member.state, member.error = "failed", str(error)
-    return False
+    k, n = share
+    members = [(group, member) for group in groups for member in group.members]
+    first, last = (len(members) * i // n for i in (k, k + 1))
+    own = collections.defaultdict(list)
+    for group, member in members[first:last]:
+        own[id(group)].append(member)
+    return [
+        dataclasses.replace(group, members=own[id(group)])
+        for group in groups
+        if own[id(group)]
+    ]

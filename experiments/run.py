@@ -5,6 +5,7 @@ See docs/run_directory.md for the contract.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import math
@@ -19,6 +20,14 @@ import yaml
 
 from experiments.config import Config
 from experiments.errors import UserError
+
+# A file system over a network may show a file late, or a text before all of it is there.
+RETRIES = (0.02, 0.05, 0.1)  # seconds
+
+FULL = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "the quota on the device is used up",
+}
 
 
 @dataclasses.dataclass
@@ -45,6 +54,27 @@ class Status:
 
 class BusyError(UserError):
     """Another launcher holds the run."""
+
+
+class DiskError(UserError):
+    """Something cannot be written; nothing that was there before has changed."""
+
+    def __init__(self, path: pathlib.Path, error: OSError):
+        what = FULL.get(error.errno)
+        what = what or f"cannot write there ({error.strerror or error})"
+        super().__init__(
+            f"{path}: {what}; what was written before is kept, the same command "
+            "continues"
+        )
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path):
+    """Tells an error of the disk as one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(path, error) from error
 
 
 class RunDirectory:
@@ -83,12 +113,22 @@ class RunDirectory:
 
     def status(self) -> Status | None:
         """What status.json says, None if there is no readable one."""
+        node = self._read_status()
         try:
-            node = json.loads((self.path / "status.json").read_text())
             known = {f.name for f in dataclasses.fields(Status)}
             return Status(**{k: v for k, v in node.items() if k in known})
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (TypeError, AttributeError):
             return None
+
+    def _read_status(self) -> Any:
+        """The content of status.json; where a run has been, not given up at once."""
+        for wait in (*RETRIES, None):
+            with contextlib.suppress(OSError, ValueError):
+                return json.loads((self.path / "status.json").read_bytes())
+            if wait is None or not (self.path / "config.json").exists():
+                break
+            time.sleep(wait)
+        return None
 
     def open(self, env: dict[str, Any]) -> bool:
         """Creates the directory if need be, takes its lock and marks it running.
@@ -102,31 +142,37 @@ class RunDirectory:
                 written.
         """
         self.path = self._find()  # another launcher may have named it since
-        try:
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             # Closed by `close`, and by the kernel if the process dies: never stale.
             self._lock_file = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot write there ({error})") from None
         try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock_file.close()
-            self._lock_file = None
-            raise BusyError(f"{self.path}: another launcher is running it") from None
-        before = self.status()
-        if before is not None and before.is_finished:
-            self.close()
-            return False
-        try:
+            self._take_lock()
+            before = self.status()
+            if before is not None and not self.is_wanted_again(before):
+                self.close()
+                return False
             self._start(env, before)
         except BaseException:
             self.close()
             raise
         return True
 
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"{self.path}: another launcher is running it") from None
+        except OSError as error:
+            raise UserError(
+                f"{self.path / '.lock'}: cannot be locked ({error.strerror}); the file "
+                "system must have locks"
+            ) from error
+
     def _start(self, env: dict[str, Any], before: Status | None) -> None:
         """Writes what stands before the first row."""
+        for left in self.path.glob(".*.tmp"):  # by an attempt that was killed
+            left.unlink(missing_ok=True)
         now = time.time()
         node = self.config.to_config()  # tags and runtime may be others than before
         overrides = "\n".join(self.config.overrides) + "\n"
@@ -145,24 +191,52 @@ class RunDirectory:
             attempt=before.attempt + 1 if before else 1,
             warning=before.warning if before else None,
         )
-        self._opened = now - self._status.seconds
+        # The clock on the wall may be set while the run goes on.
+        self._opened = time.monotonic() - self._status.seconds
         self.update()
 
     def update(self, **changes) -> None:
         """Replaces status.json atomically."""
-        now = time.time()
-        seconds = round(now - self._opened, 3)
+        seconds = round(time.monotonic() - self._opened, 3)
         self._status = dataclasses.replace(
-            self._status, updated=now, seconds=seconds, **changes
+            self._status, updated=time.time(), seconds=seconds, **changes
         )
         _write(self.path / "status.json", to_json(dataclasses.asdict(self._status)))
 
+    def is_wanted_again(self, status: Status) -> bool:
+        """Whether a launch works on a run that stands so."""
+        retry = self.config.runtime.retry
+        if status.state == "failed":
+            return retry is not None
+        if status.state == "diverged":
+            return retry == "diverged"
+        return status.state != "completed"
+
+    def look_again(self) -> None:
+        """Finds the folder that another process may have made since."""
+        self.path = self._find()
+
+    def is_taken(self) -> bool:
+        """Whether a launcher, of this process or another, is at work on the run."""
+        try:
+            with (self.path / ".lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
     def fail(self, error: BaseException) -> None:
-        """Marks the run failed and keeps the traceback."""
+        """Marks the run failed and keeps the traceback, as far as the disk lets it.
+
+        On a full disk the run may stay `running`, as one whose launcher died.
+        """
         text = "".join(traceback.format_exception(error))
-        _write(self.path / "error.txt", text)
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
-        self.update(state="failed", error=line)
+        with contextlib.suppress(DiskError):
+            _write(self.path / "error.txt", text)
+        with contextlib.suppress(DiskError):
+            self.update(state="failed", error=line_of(error))
 
     def close(self) -> None:
         """Lets go of the lock."""
@@ -173,13 +247,26 @@ class RunDirectory:
     # -- rows --------------------------------------------------------------------
 
     def append(self, file: str, rows: list[dict[str, Any]]) -> None:
-        """Appends rows to metrics.jsonl or probes.jsonl and flushes them to disk."""
+        """Appends rows to metrics.jsonl or probes.jsonl and flushes them to disk.
+
+        Raises:
+            DiskError: none of the rows was written.
+        """
         if not rows:
             return
-        with (self.path / file).open("a") as f:
-            f.write("".join(to_json(_flagged(row)) + "\n" for row in rows))
-            f.flush()
-            os.fsync(f.fileno())
+        path = self.path / file
+        text = "".join(to_json(_flagged(row)) + "\n" for row in rows)
+        with _writing(path):
+            size = path.stat().st_size if path.exists() else 0
+            try:
+                with path.open("a", encoding="utf-8") as f:
+                    f.write(text)
+                    f.flush()
+                    os.fsync(f.fileno())
+            except BaseException:  # after closing, which tries to write once more
+                with contextlib.suppress(OSError):
+                    os.truncate(path, size)
+                raise
 
     def rows(self, file: str) -> list[dict[str, Any]]:
         """All whole rows of metrics.jsonl or probes.jsonl."""
@@ -196,19 +283,36 @@ class RunDirectory:
         A line cut by a crash, or not of ours, is dropped with what follows it.
         """
         path = self.path / file
-        kept, rows = [], []
-        with contextlib.suppress(FileNotFoundError):
-            for line in path.read_bytes().splitlines(keepends=True):
-                try:
-                    row = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    row = None
-                if row is None or step is None or row["step"] > step:
-                    break
-                kept.append(line)
-                rows.append(row)
-            _write(path, b"".join(kept).decode())
+        if not path.exists():
+            return []
+        content = path.read_bytes()
+        size, rows = 0, []
+        for line in content.splitlines(keepends=True):
+            row = _row(line)
+            if row is None or step is None or row["step"] > step:
+                break
+            size += len(line)
+            rows.append(row)
+        if size < len(content):
+            _write(path, content[:size].decode())
         return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A row of ours from its line, None if it is cut or of something else."""
+    try:
+        row = json.loads(line)
+        return row if line.endswith(b"\n") and row["step"] >= 0 else None
+    except (ValueError, TypeError, LookupError):
+        return None
+
+
+def line_of(error: BaseException) -> str:
+    """An error in one line: `ValueError: what it says`, or only what a user is told."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, UserError):
+        text = str(error)
+    return text.splitlines()[0]
 
 
 def last_value(rows: list[dict[str, Any]], key: str) -> float | None:
@@ -252,16 +356,18 @@ def _write(path: pathlib.Path, text: str, *, durable: bool = True) -> None:
     made again may be lost with the machine, though not with the process.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w") as f:
-            f.write(text)
-            if durable:
-                f.flush()
-                os.fsync(f.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _writing(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as f:
+                f.write(text)
+                if durable:
+                    f.flush()
+                    os.fsync(f.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def _slug(overrides: list[str]) -> str:

@@ -12,6 +12,7 @@ from analysis.interaction.levels import number_of, place_of, same
 from analysis.interaction.tuning import Tuning, tune
 from analysis.load import Runs
 from analysis.losses import final_losses
+from analysis.provenance import mixed_lines
 from analysis.variants import is_depth_family
 
 Cell = tuple[str, str]
@@ -116,7 +117,10 @@ def sort_runs(
         finals,
         tuning,
         left_out,
-        list(notes),
+        [
+            *notes,
+            *(f"{m}; cells do not tell them apart" for m in mixed_lines(table.runs)),
+        ],
         registered_in,
     )
 

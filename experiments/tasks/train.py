@@ -12,6 +12,7 @@ from experiments.alarm import Alarm
 from experiments.checkpoints import Checkpoints, digest
 from experiments.config import parse_span
 from experiments.execution import Executables
+from experiments.extension import extended
 from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
 from experiments.probing import Probe
@@ -139,6 +140,8 @@ def _resume(member: Member, like):
         member.directory.path / "checkpoints", member.config.runtime.checkpoint.keep
     )
     found, problems = checkpoints.restore(like)
+    if found is None and member.config.runtime.extend_from is not None:
+        found = extended(member.config, like)
     step, state = found or (None, None)
     rows = member.directory.rewind("metrics.jsonl", step)
     member.directory.rewind("probes.jsonl", step)

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import time
 
 import polars as pl
 import pytest
@@ -234,6 +235,21 @@ def test_cache_notices_new_rows_new_runs_and_replaced_files(
     assert len(entries) == 1
 
 
+def test_the_cache_is_judged_by_stat_alone(tmp_path, make_run, monkeypatch):
+    home = tmp_path / "x"
+    folder = make_run(home, metrics=[{"step": 1, "loss": 1.0}])
+    age(home)
+    first = load(home)
+    for name in ("config.json", "metrics.jsonl", "env.json"):
+        path = folder / name
+        stat = path.stat()
+        path.write_bytes(b"?" * stat.st_size)  # the same inode, size and time
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert load(home).metrics.equals(first.metrics)
+    (folder / "env.json").unlink()
+    assert load(home).metrics.is_empty()
+
+
 def test_files_that_just_changed_are_not_cached(tmp_path, make_run):
     make_run(tmp_path / "x")
     load(tmp_path / "x")
@@ -271,3 +287,28 @@ def test_cache_that_cannot_be_written_costs_only_time(tmp_path, make_run):
     age(tmp_path)
     (tmp_path / "x" / ".cache").write_text("a file in the way")
     assert load(tmp_path / "x").runs.height == 1
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_load_in_three_seconds_and_from_the_cache_at_once(
+    tmp_path, make_run, make_losses
+):
+    """Seconds of the processor: others may be using the machine."""
+    home = tmp_path / "x"
+    template = make_run(
+        tmp_path / "t", metrics=make_losses(5, 2, 0, steps=100, every=1)
+    )
+    texts = {path.name: path.read_text() for path in template.iterdir()}
+    config = json.loads(texts["config.json"])
+    for i in range(1000):
+        config["seed"], config["optimizer"]["learning_rate"] = i % 10, 1e-4 * (i // 10)
+        folder = home / f"seed={i}-{i:012x}"
+        folder.mkdir(parents=True)
+        for name, text in (texts | {"config.json": json.dumps(config)}).items():
+            (folder / name).write_text(text)
+    age(home)
+    for limit in (3.0, 0.3):
+        started = time.process_time()
+        table = load(home)
+        assert time.process_time() - started < limit
+        assert (table.runs.height, table.metrics.height) == (1000, 101_000)

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from experiments import api
-from experiments.group import Watcher, execute, plan
+from experiments.execute import Watcher, execute
+from experiments.group import plan
 
 
 def test_a_broken_display_stops_no_run(compose):

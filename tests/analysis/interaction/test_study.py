@@ -185,3 +185,13 @@ def test_a_rate_counts_only_where_all_its_tuning_runs_ended(tmp_path, make_cell)
     assert study.tuning.own == {("rmsnorm", "muon"): 0.02}
     assert study.tuning.at_edge == ()
     assert [p.states for p in study.tuning.points] == ["", "", "diverged"]
+
+
+def test_a_study_says_that_it_mixes_two_codes(tmp_path, make_study):
+    make_study(tmp_path / "x", seeds=2)
+    for i, folder in enumerate(sorted((tmp_path / "x").glob("*-*"))):
+        env = json.loads((folder / "env.json").read_text())
+        env["git"] = {"revision": "ab"[i % 2] * 40}
+        (folder / "env.json").write_text(json.dumps(env))
+    (note,) = study_of(load(tmp_path / "x")).notes
+    assert note.startswith("2 code versions: aaaaaaaa (")
