@@ -118,7 +118,7 @@ def _own_choices(run: RunFacts) -> dict:
 
     def counts(group: str) -> bool:
         name, _, package = group.partition("@")
-        if name.startswith("hydra/") or name == "experiment":
+        if name.startswith("hydra/") or name in ("experiment", "logger", "dispatch"):
             return False
         return not {name.split("/")[0], package.split(".")[0]} & set(NOT_IDENTITY)
 

@@ -9,7 +9,7 @@ import typing
 from typing import Any
 
 from experiments.compatibility.message import blamed, refusal
-from experiments.errors import ConfigError, nearest
+from experiments.errors import ConfigError, nearest, other_name
 from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
 
@@ -44,6 +44,7 @@ class Runtime:
     retry: str | None = "failed"  # which finished states are made again
     shard: str | None = None  # "3/16": this share of the sweep
     allow_code_change: bool = False
+    locate_divergence: bool = True  # look into the step at which a run diverged
     extend_from: str | None = None  # a run whose last checkpoint this one starts from
     dispatch: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(INLINE))
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
@@ -133,7 +134,11 @@ class Config:
         known = [key for key in fields if key not in ("choices", "overrides")]
         for key in node:
             if key not in known:
-                raise ConfigError(f"{key}: no such key{nearest(key, known)}")
+                name = other_name(key)
+                hint = f"; did you mean {name}?" if name else nearest(key, known)
+                if key in (choices or {}):
+                    hint = " (its file lacks the first line, `# @package ...`)"
+                raise ConfigError(f"{key}: no such key{hint}")
         values: dict[str, Any] = {}
         for key in known:
             if key not in node:

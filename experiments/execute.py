@@ -10,6 +10,7 @@ import jax
 from experiments.environment import free_memory
 from experiments.errors import UserError
 from experiments.group import Group, recall
+from experiments.loggers.guarded import Loggers
 from experiments.members import Member
 from experiments.run import BusyError
 
@@ -229,6 +230,7 @@ def _run_batch(
     try:
         for member in batch:
             if _open(group, member):
+                member.loggers = Loggers.of(member.config, watcher.say)
                 opened.append(member)
         if opened:
             with jax.enable_x64(group.programs.program.signature.x64):
@@ -243,6 +245,7 @@ def _run_batch(
                         member.directory.fail(error)
     finally:
         for member in batch:
+            member.loggers.close(member.state)
             member.directory.close()
             if member.state != "busy":
                 with contextlib.suppress(Exception, SystemExit):

@@ -14,6 +14,7 @@ from experiments.environment import describe
 from experiments.errors import ConfigError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.extension import source_of
+from experiments.loggers.guarded import check_installed
 from experiments.members import Member
 from experiments.optimizers.spectrum import first_update_spectrum
 from experiments.parts import TRACED, Part
@@ -201,6 +202,7 @@ def plan(
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
         _check_writable(config)
+        check_installed(config)
         if config.runtime.extend_from is not None:
             source_of(config)
         directory = RunDirectory(config, dataset.fingerprint, shared)

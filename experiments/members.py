@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.config import Config
+from experiments.loggers.guarded import Loggers
 from experiments.run import RunDirectory
 
 
@@ -30,6 +31,26 @@ class Member:
     note: str | None = None
     seconds: float = 0.0  # spent in training steps, earlier attempts included
     pending: list = dataclasses.field(default_factory=list)  # rows not yet written
+
+    loggers: Loggers = dataclasses.field(default_factory=Loggers)
+
+    def open_loggers(self, resume_step: int) -> None:
+        """Once the rows of steps that are taken again have been dropped."""
+        if not self.loggers:
+            return
+        directory = self.directory
+        self.loggers.open(
+            directory.path,
+            directory.identity,
+            self.config.to_config(),
+            directory.status().attempt,
+            resume_step,
+        )
+
+    def write(self, rows: list[dict]) -> None:
+        """Rows to metrics.jsonl, and then to the loggers."""
+        self.directory.append("metrics.jsonl", rows)
+        self.loggers.rows(rows)
 
     @property
     def objective(self) -> float:

@@ -247,7 +247,12 @@ def coerce(value: Any, annotation: Any, path: str) -> Any:
         if ok:
             return converted
     wanted = " or ".join(_type_name(option) for option in options)
-    raise ConfigError(f"{path}: expected {wanted}, got {shown(value)}")
+    hint = ""
+    if type(None) in options and str(value).lower() == "none":
+        hint = " (null is written null)"
+    elif int in options and isinstance(value, float) and value.is_integer():
+        hint = f" (write {int(value)})"
+    raise ConfigError(f"{path}: expected {wanted}, got {shown(value)}{hint}")
 
 
 def shown(value: Any) -> str:

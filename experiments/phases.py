@@ -24,7 +24,16 @@ from experiments.errors import ConfigError
 from experiments.sweep import combinations
 
 # What may differ between a run that tunes and the run that uses its result.
-OTHERWISE = ("seed", "task", "tags", "name", "runtime", "log_every")
+OTHERWISE = (
+    "seed",
+    "task",
+    "tags",
+    "name",
+    "runtime",
+    "log_every",
+    "logger",
+    "dispatch",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Status:
     attempt: int = 1
     params_digest: str | None = None
     warning: str | None = None  # of a run that probably failed in silence
+    diverged_at: dict[str, Any] | None = None  # `experiments.replay.site_of`
 
     @property
     def is_finished(self) -> bool:
@@ -379,7 +380,7 @@ def _slug(overrides: list[str]) -> str:
 
 def _names_place(override: str) -> bool:
     return override.lstrip("+~").split("=")[0].split(".")[0] in (
-        "runtime", "name", "tags", "log_every", "experiment", "hydra",
+        "runtime", "name", "tags", "log_every", "experiment", "hydra", "logger", "dispatch",
     )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def record(member: Member, measured: dict) -> None:
     member.directory.rewind("metrics.jsonl", None)
     member.directory.rewind("probes.jsonl", None)
     member.directory.append("probes.jsonl", probe_rows(0, measured))
-    member.directory.append("metrics.jsonl", [row])
+    member.open_loggers(0)
+    member.write([row])
     member.state = "completed"
     member.directory.update(state="completed", step=0, steps=0)

@@ -18,6 +18,7 @@ from experiments.probes import probe_rows
 from experiments.probing import Probe
 from experiments.profiling import Profiler
 from experiments.program import CHUNK
+from experiments.replay import locate, told
 from experiments.run import last_value
 
 # Up to this cadence all steps run the program that probes, a few percent slower; beyond
@@ -132,6 +133,24 @@ class Train:
             together = list(group)
             states = [resumed[id(m)][1] for m in together]
             _Lockstep(self, programs, together).run(states, stop)
+        for member in members:
+            if member.state == "diverged" and not stop.is_set():
+                _locate(programs, member, like)
+
+
+def _locate(programs: Executables, member: Member, like) -> None:
+    """Records where a run diverged; that it did stands already, whatever happens here."""
+    if not member.config.runtime.locate_divergence:
+        return
+    try:
+        site = locate(programs, member, like)
+    except Exception as error:  # out of memory, say
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        site, said = None, f"where it diverged could not be found ({line})"
+    else:
+        said = told(site)
+        member.directory.update(diverged_at=site)
+    member.note = "; ".join(filter(None, [member.note, said]))
 
 
 def _resume(member: Member, like):
@@ -148,6 +167,7 @@ def _resume(member: Member, like):
     member.seconds = last_value(rows, "seconds") or 0.0
     member.loss = last_value(rows, "loss")
     member.val_loss = last_value(rows, "val_loss")
+    member.open_loggers(step or 0)
     if step is not None:
         member.note = f"continued from step {step}"
     if problems:
@@ -361,7 +381,7 @@ class _Lockstep:
 
     @staticmethod
     def flush(member: Member) -> None:
-        member.directory.append("metrics.jsonl", member.pending)
+        member.write(member.pending)
         member.pending = []
 
     def save(self, state, step: int) -> None:

@@ -42,7 +42,7 @@ def put(plain: dict, path: str, value) -> dict:
         ("seed", True, "seed: expected an integer, got true"),
         ("steps", 0, "steps: must be in 1 .. 2**31 - 1, got 0"),
         ("steps", 2**31, "steps: must be in 1 .. 2**31 - 1, got 2147483648"),
-        ("steps", 1e3, "steps: expected an integer, got 1000.0"),
+        ("steps", 1e3, "steps: expected an integer, got 1000.0 (write 1000)"),
         ("batch_size", 0, "batch_size: must be in 1 .. 2**31 - 1, got 0"),
         ("seq_len", -5, "seq_len: must be in 1 .. 2**31 - 1, got -5"),
         ("log_every", 0, "log_every: must be in 1 .. 2**31 - 1, got 0"),

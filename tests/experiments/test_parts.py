@@ -99,7 +99,7 @@ def test_a_value_of_the_annotated_type_is_taken(value, annotation, expected):
     [
         ("two", int, "a.b: expected an integer, got 'two'"),
         (2.5, int, "a.b: expected an integer, got 2.5"),
-        (2.0, int, "a.b: expected an integer, got 2.0"),
+        (2.0, int, "a.b: expected an integer, got 2.0 (write 2)"),
         (True, int, "a.b: expected an integer, got true"),
         (True, float, "a.b: expected a number, got true"),
         ("1e-3", float, "a.b: expected a number, got '1e-3'"),
@@ -108,6 +108,11 @@ def test_a_value_of_the_annotated_type_is_taken(value, annotation, expected):
         ("true", bool, "a.b: expected true or false, got 'true'"),
         (1, str, "a.b: expected a string, got 1"),
         ("x", int | None, "a.b: expected an integer or null, got 'x'"),
+        (
+            "None",
+            int | None,
+            "a.b: expected an integer or null, got 'None' (null is written null)",
+        ),
         (3, tuple[int, ...], "a.b: expected a list, got 3"),
         (3, dict[str, int], "a.b: expected a mapping, got 3"),
         (3, Callable, "a.b: expected a part (a mapping with _target_), got 3"),

@@ -65,15 +65,19 @@ def test_scores_beyond_tau_come_down_to_it(run):
     clipped, _, state = run("optimizer=muon_clip", f"optimizer.tau={TAU}", *still)
     state, rows = clipped("probed_steps", state)
     before = rows["attention_logit_max"][0, 0]
-    again = dataclasses.replace(state, step=jnp.zeros_like(state.step))  # the same batch
+    again = dataclasses.replace(
+        state, step=jnp.zeros_like(state.step)
+    )  # the same batch
     _, rows = clipped("probed_steps", again)
     # Of the first block: those behind it see another stream.
     expected = np.minimum(before[0], TAU)
-    np.testing.assert_allclose(rows["attention_logit_max"][0, 0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        rows["attention_logit_max"][0, 0, 0], expected, rtol=1e-5
+    )
 
 
 def test_parts_of_a_batch_clip_by_the_largest_of_all(run):
-    muon, program, state = run("optimizer=muon", *SAME, "accumulate=2")
+    muon, _, state = run("optimizer=muon", *SAME, "accumulate=2")
     whole, _, _ = run("optimizer=muon", *SAME)
     _, of_parts = muon("probed_steps", jax.tree.map(jnp.copy, state))
     _, of_whole = whole("probed_steps", state)
@@ -97,7 +101,10 @@ def test_tau_is_an_input_of_the_program():
     ],
 )
 def test_where_scores_do_not_follow_the_kernels_it_is_refused(overrides, told):
-    with pytest.raises(ConfigError, match=told):
+    def made():
         config = composed("optimizer=muon_clip", *overrides)
-        dataset = load_dataset(config.data)
-        executables(signature_of(config, dataset), MemberLayout("threads", 1))
+        signature = signature_of(config, load_dataset(config.data))
+        return executables(signature, MemberLayout("threads", 1))
+
+    with pytest.raises(ConfigError, match=told):
+        made()
