@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.group import Group, recall
 from experiments.loggers.guarded import Loggers
 from experiments.members import Member
-from experiments.run import BusyError
+from experiments.run import BusyError, line_of
 
 THREAD = "blocklab-worker"  # how the names of threads that train begin
 POLL = 0.5  # seconds between looks at what other processes are doing
@@ -239,10 +239,9 @@ def _run_batch(
         for member in batch:
             if member.state in ("planned", "running"):
                 member.state = "failed"
-                member.error = f"{type(error).__name__}: {error}".splitlines()[0]
+                member.error = line_of(error)
                 if member in opened:
-                    with contextlib.suppress(OSError):  # a full disk: said, not kept
-                        member.directory.fail(error)
+                    member.directory.fail(error)
     finally:
         for member in batch:
             member.loggers.close(member.state)

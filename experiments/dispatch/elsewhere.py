@@ -14,6 +14,7 @@ from experiments.environment import available_cores
 from experiments.execute import POLL, Watcher
 from experiments.group import Group, recall, shared_overrides
 from experiments.members import Member
+from experiments.run import line_of
 
 ATTEMPTS = 3  # of a run whose worker process died
 
@@ -137,7 +138,7 @@ def _follow(
                     else:
                         _give_up(member, f"its worker process died: {death}", watcher)
             except Exception as error:
-                line = f"{type(error).__name__}: {error}".splitlines()[0]
+                line = line_of(error)
                 for member in members:
                     _give_up(member, line, watcher)
         pending = left

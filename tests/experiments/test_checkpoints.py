@@ -1,5 +1,7 @@
 """Checkpoints come back to the bit, or not at all."""
 
+import errno
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -9,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import checkpoints as module
 from experiments.checkpoints import Checkpoints, digest
+from experiments.errors import UserError
 
 
 def make_state(seed: int = 0) -> dict:
@@ -137,15 +141,21 @@ def test_what_a_killed_save_left_is_cleaned_up(directory, suffix):
 
 
 def flip_a_byte(folder: Path) -> None:
-    path = largest_file(folder)
+    flip(largest_file(folder))
+
+
+def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def truncate(folder: Path) -> None:
-    path = largest_file(folder)
+def halve(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def truncate(folder: Path) -> None:
+    halve(largest_file(folder))
 
 
 def empty(folder: Path) -> None:
@@ -158,21 +168,182 @@ def become_a_file(folder: Path) -> None:
     folder.write_text("not a folder")
 
 
-def lose_the_digest(folder: Path) -> None:
+def become_a_dead_link(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to("nowhere")
+
+
+def become_foreign(folder: Path) -> None:
+    empty(folder)
+    (folder / "notes.txt").write_text("of someone else")
+
+
+def lose_the_meta(folder: Path) -> None:
     shutil.rmtree(folder / "meta")
 
 
-@pytest.mark.parametrize(
-    "damage", [flip_a_byte, truncate, empty, become_a_file, lose_the_digest]
-)
-def test_a_broken_one_is_passed_over_for_the_one_before(directory, damage):
+def lose_the_arrays(folder: Path) -> None:
+    shutil.rmtree(folder / "state")
+
+
+def cut_the_meta(folder: Path) -> None:
+    halve(folder / "meta/metadata")
+
+
+def meta_says(**changes):
+    def change(folder: Path) -> None:
+        path = folder / "meta/metadata"
+        meta = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({k: v for k, v in meta.items() if v is not None}))
+
+    return change
+
+
+def meta_is(text: str):
+    return lambda folder: (folder / "meta/metadata").write_text(text)
+
+
+NO_META = "is damaged (its meta cannot be read)"
+
+DAMAGES = [
+    (truncate, "is damaged (its arrays cannot be read: "),
+    (empty, "is damaged (an empty folder)"),
+    (become_a_file, "is damaged (not a folder)"),
+    (become_a_dead_link, "is damaged (not a folder)"),
+    (become_foreign, "is damaged (a folder of something else)"),
+    (lose_the_meta, "is damaged (no meta)"),
+    (lose_the_arrays, "is damaged (its arrays cannot be read: "),
+    (cut_the_meta, NO_META),
+    (meta_is("null"), NO_META),
+    (meta_is("\xff"), NO_META),
+    (meta_says(schema="3"), NO_META),
+    (meta_says(schema=True), NO_META),
+    (meta_says(digest=None), NO_META),
+    (meta_says(forms=None), NO_META),
+    (meta_says(forms={"a": 1}), NO_META),
+    (meta_says(digest="0" * 64), "is damaged (digest differs)"),
+    (
+        meta_says(schema=5, forms=None),
+        "was written by a newer blocklab (schema 5, this one reads up to 3)",
+    ),
+    (
+        meta_says(schema=2, forms=None),
+        "was written by an older blocklab (schema 2, this one reads 3)",
+    ),
+]
+
+
+@pytest.mark.parametrize("damage, message", DAMAGES)
+def test_a_broken_one_is_passed_over_for_the_one_before(directory, damage, message):
     damage(directory / "20")
-    (step, state), problems = Checkpoints(directory, keep=2).restore(make_state())
+    checkpoints = Checkpoints(directory, keep=2)
+    (step, state), problems = checkpoints.restore(make_state())
     assert step == 10
     assert_same_bits(state, make_state(10))
     (problem,) = problems
-    assert problem.startswith("checkpoint 20 is unusable: ")
+    assert problem.startswith(f"checkpoint 20 {message}")
     assert "\n" not in problem
+    assert len(problem) < 200
+
+    checkpoints.save(20, make_state(20))  # whatever stands there makes way
+    (step, state), problems = checkpoints.restore(make_state())
+    assert (step, problems) == (20, [])
+    assert_same_bits(state, make_state(20))
+
+
+def test_a_flipped_bit_that_orbax_does_not_see_is_seen(tmp_path):
+    """Numbers without a pattern are stored as they are, with no sum to check them."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    state = {
+        "x": jnp.asarray(np.random.default_rng(0).normal(size=40_000), jnp.float32)
+    }
+    checkpoints.save(10, state)
+    checkpoints.save(20, state)
+    flip_a_byte(tmp_path / "checkpoints/20")
+    (step, _), problems = checkpoints.restore(state)
+    assert step == 10
+    assert problems == ["checkpoint 20 is damaged (digest differs)"]
+
+
+@pytest.mark.parametrize("harm", [flip, halve, Path.unlink])
+def test_whichever_file_is_harmed_no_wrong_number_comes_back(saved, tmp_path, harm):
+    """A file that holds nothing of the state may be harmed."""
+    names = [p.relative_to(saved) for p in (saved / "20").rglob("*") if p.is_file()]
+    assert len(names) > 8
+    steps = []
+    for i, name in enumerate(names):
+        directory = Path(shutil.copytree(saved, tmp_path / str(i)))
+        harm(directory / name)
+        (step, state), problems = Checkpoints(directory, keep=2).restore(make_state())
+        assert_same_bits(state, make_state(step))
+        assert len(problems) == (step == 10)
+        steps.append(step)
+    assert steps.count(10) >= 3  # meta, a manifest and an array at least
+
+
+@pytest.mark.parametrize("name", ["020", "²", "20.bak", "-20", "latest"])
+def test_a_folder_with_another_name_is_no_step(directory, name):
+    shutil.copytree(directory / "10", directory / name)
+    checkpoints = Checkpoints(directory, keep=2)
+    assert checkpoints.steps() == [20, 10]
+    checkpoints.save(30, make_state(30))
+    assert (directory / name).is_dir()
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path):
+    path = tmp_path / "checkpoints"
+    path.write_text("in the way")
+    checkpoints = Checkpoints(path, keep=2)
+    for use in (
+        lambda: checkpoints.restore(make_state()),
+        lambda: checkpoints.save(1, make_state()),
+    ):
+        with pytest.raises(UserError) as error:
+            use()
+        assert str(error.value) == f"{path}: expected a folder, found a file"
+    assert path.read_text() == "in the way"
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        MemoryError("no room for an array"),
+        OSError(errno.EMFILE, "Too many open files"),
+        ValueError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nmore"),
+        ValueError("PERMISSION_DENIED: Error opening file"),
+    ],
+)
+def test_what_the_machine_lacks_is_not_held_against_a_checkpoint(
+    directory, monkeypatch, shortage
+):
+    def fail(path, expected):
+        raise shortage
+
+    monkeypatch.setattr(module, "_arrays", fail)
+    with pytest.raises(UserError, match=r"/20: cannot be read now \(") as error:
+        Checkpoints(directory, keep=2).restore(make_state())
+    assert "\n" not in str(error.value)
+
+
+def test_a_meta_that_may_not_be_read_is_not_held_against_it(directory, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UserError, match="cannot be read now .*Permission denied"):
+        Checkpoints(directory, keep=2).restore(make_state())
+
+
+def test_a_step_that_is_whole_is_not_written_again(tmp_path):
+    """The only checkpoint there is must not go before another has come."""
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    first = checkpoints.save(10, make_state(10))
+    stamp = (tmp_path / "checkpoints/10").stat().st_mtime_ns
+    assert checkpoints.save(10, make_state(10)) == first
+    assert (tmp_path / "checkpoints/10").stat().st_mtime_ns == stamp
+    flip(tmp_path / "checkpoints/10/meta/metadata")
+    assert checkpoints.save(10, make_state(10)) == first
+    assert checkpoints.restore(make_state())[1] == []
 
 
 def test_every_byte_counts(saved):
@@ -197,6 +368,7 @@ def test_where_all_are_broken_each_is_named(directory):
     restored, problems = Checkpoints(directory, keep=2).restore(make_state())
     assert restored is None
     assert [p.split(" is ")[0] for p in problems] == ["checkpoint 20", "checkpoint 10"]
+    assert len({p.split(" is ")[1] for p in problems}) == 2
 
 
 def other_shape(like):
@@ -223,22 +395,51 @@ def leaf_renamed(like):
     return {**leaf_less(like), "scalar_": jax.ShapeDtypeStruct((), jnp.float32)}
 
 
+def everything_at_once(like):
+    return other_shape(other_dtype(leaf_renamed(like)))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
-        (other_shape, "['half'][0] holds bfloat16[7], expected bfloat16[8]"),
-        (other_dtype, "['fp16'] holds float16[3, 2], expected float32[3, 2]"),
-        (other_sign, "['step'] holds int32[], expected uint32[]"),
-        (leaf_more, "['ema'] holds nothing, expected float32[1]"),
-        (leaf_less, "['scalar'] holds float32[], expected nothing"),
-        (leaf_renamed, "['scalar_'] holds nothing, expected float32[]"),
+        (other_shape, "other shape: ['half'][0] bfloat16[7], expected bfloat16[8]"),
+        (other_dtype, "other dtype: ['fp16'] float16[3, 2], expected float32[3, 2]"),
+        (other_sign, "other dtype: ['step'] int32[], expected uint32[]"),
+        (leaf_more, "missing ['ema'] float32[1]"),
+        (leaf_less, "extra ['scalar'] float32[]"),
+        (
+            everything_at_once,
+            "missing ['scalar_'] float32[]; extra ['scalar'] float32[]; "
+            "other dtype: ['fp16'] float16[3, 2], expected float32[3, 2]; "
+            "other shape: ['half'][0] bfloat16[7], expected bfloat16[8]",
+        ),
     ],
 )
-def test_a_state_of_another_form_is_refused(directory, change, message):
+def test_a_state_of_another_form_is_refused_before_an_array_is_read(
+    directory, monkeypatch, change, message
+):
+    monkeypatch.delattr(module, "_arrays")
     like = change(shapes_of(make_state()))
     restored, problems = Checkpoints(directory, keep=2).restore(like)
     assert restored is None
-    assert problems == [f"checkpoint {n} is unusable: {message}" for n in (20, 10)]
+    assert problems == [
+        f"checkpoint {n} does not fit this run ({message})" for n in (20, 10)
+    ]
+
+
+@pytest.mark.parametrize(
+    "n, end", [(10, "f9[1]"), (11, "; and 1 more"), (30, "20 more")]
+)
+def test_of_many_differences_ten_are_spelled_out(n, end):
+    differences = module._differences({}, {f"f{i}": f"f{i}[1]" for i in range(n)})
+    text = module._spelled_out(differences)
+    assert text.count("missing") == 10
+    assert text.endswith(end)
+
+
+def test_dtype_and_shape_may_differ_together():
+    (difference,) = module._differences({"a": "float32[2]"}, {"a": "bfloat16[3, 4]"})
+    assert difference == "other dtype and shape: a float32[2], expected bfloat16[3, 4]"
 
 
 # -- threads -------------------------------------------------------------------

@@ -2,19 +2,22 @@
 
 import dataclasses
 import errno
+import fcntl
 import json
+import os
 import pathlib
 import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from experiments import api
 from experiments.errors import UserError
-from experiments.run import BusyError, RunDirectory, to_json
+from experiments.run import BusyError, DiskError, RunDirectory, to_json
 from tests.launching import ROOT
 
 ENV = {"layout": "map"}
@@ -207,6 +210,19 @@ def test_the_lock_of_a_killed_process_is_free(config, tmp_path):
         holder.communicate()
 
 
+def test_a_file_system_without_locks_is_told_from_another_launcher(config, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        with pytest.raises(
+            UserError, match=r"\.lock: cannot be locked \(No locks"
+        ) as e:
+            RunDirectory(config, "f").open(ENV)
+    assert not isinstance(e.value, BusyError)
+
+
 def test_a_failed_start_lets_go_of_the_lock(config):
     with pytest.raises(TypeError):
         RunDirectory(config, "f").open({"not json": object()})
@@ -243,11 +259,88 @@ def test_a_reader_never_sees_half_a_status(run):
     assert list(run.path.glob(".*.tmp")) == []
 
 
+def test_what_a_killed_attempt_was_writing_is_removed(run, config):
+    run.close()
+    for name in (".status.json.1.tmp", ".metrics.jsonl.99999.tmp"):
+        (run.path / name).write_text('{"half')
+    again = RunDirectory(config, "f")
+    assert again.open(ENV)
+    assert list(run.path.glob(".*.tmp")) == []
+    again.close()
+
+
+# -- a status that comes late --------------------------------------------------
+
+
+@pytest.mark.parametrize("meanwhile", [None, "", '{"state": "comp'])
+def test_a_status_that_comes_late_is_waited_for(run, monkeypatch, meanwhile):
+    """As over a network: for a moment no file, or the beginning of one."""
+    path = run.path / "status.json"
+    whole = path.read_text()
+    path.unlink()
+    if meanwhile is not None:
+        path.write_text(meanwhile)
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 2:
+            path.write_text(whole)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run.status().state == "running"
+    assert len(waited) == 2
+
+
+def test_a_status_that_never_comes_is_given_up(run, monkeypatch):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    (run.path / "status.json").write_text("{")
+    assert run.status() is None
+    assert 0 < sum(waited) < 0.5
+
+
+def test_nobody_waits_for_the_status_of_a_run_that_has_not_begun(config, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("waited"))
+    directory = RunDirectory(config, "f")
+    assert directory.status() is None
+    assert directory.open(ENV)
+    directory.close()
+
+
+# -- clocks --------------------------------------------------------------------
+
+
+def test_seconds_do_not_follow_a_clock_that_is_set(run, config, monkeypatch):
+    """The clock on the wall jumps an hour back, then a year ahead."""
+    wall, ticking = time.time(), time.monotonic()
+    for jump in (-3600.0, 3.2e7):
+        monkeypatch.setattr(time, "time", lambda at=wall + jump: at)
+        ticking += 5.0
+        monkeypatch.setattr(time, "monotonic", lambda at=ticking: at)
+        run.update(step=1)
+        assert run.status().updated == wall + jump
+    assert run.status().seconds == pytest.approx(10.0, abs=0.5)
+
+    run.close()
+    again = RunDirectory(config, "f")  # another attempt adds to it
+    again.open(ENV)
+    ticking += 5.0
+    monkeypatch.setattr(time, "monotonic", lambda at=ticking: at)
+    again.update(step=2)
+    assert again.status().seconds == pytest.approx(15.0, abs=0.5)
+    again.close()
+
+
+# -- full disks ----------------------------------------------------------------
+
+
 class FullDisk:
     """A file that takes ten characters."""
 
-    def __init__(self, file):
+    def __init__(self, file, number: int):
         self._file = file
+        self._number = number
 
     def __enter__(self):
         return self
@@ -258,44 +351,119 @@ class FullDisk:
     def write(self, text):
         self._file.write(text[:10])
         self._file.flush()
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(self._number, os.strerror(self._number))
 
 
 @pytest.fixture
 def full_disk(monkeypatch):
+    """Call it: every file that is written from there on is on a full disk."""
     opened = pathlib.Path.open
-    written = "wa"
 
-    def full(path, mode="r", *args, **kwargs):
-        file = opened(path, mode, *args, **kwargs)
-        return FullDisk(file) if mode[0] in written else file
+    def fill(number: int = errno.ENOSPC):
+        def full(path, mode="r", *args, **kwargs):
+            file = opened(path, mode, *args, **kwargs)
+            return FullDisk(file, number) if mode[0] in "wa" else file
 
-    return lambda: monkeypatch.setattr(pathlib.Path, "open", full)
+        monkeypatch.setattr(pathlib.Path, "open", full)
+
+    return fill
 
 
-def test_a_full_disk_leaves_the_old_file(run, full_disk):
-    before = (run.path / "status.json").read_bytes()
+TWO_ROWS = '{"step": 10}\n{"step": 20}\n'
+
+NO_SPACE = (
+    "no space left on the device; what was written before is kept, the same command "
+    "continues"
+)
+
+
+def test_a_full_disk_leaves_the_old_files(run, full_disk):
+    run.append("metrics.jsonl", [{"step": 10}, {"step": 20}])
+    before = {p.name: p.read_bytes() for p in run.path.iterdir()}
+    full_disk()
+    for name, write in {
+        "status.json": lambda: run.update(step=77),
+        "metrics.jsonl": lambda: run.rewind("metrics.jsonl", 10),
+    }.items():
+        with pytest.raises(DiskError) as error:
+            write()
+        assert str(error.value) == f"{run.path / name}: {NO_SPACE}"
+    assert {p.name: p.read_bytes() for p in run.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "probes.jsonl"])
+def test_a_full_disk_leaves_no_half_row(run, full_disk, monkeypatch, file):
+    run.append("metrics.jsonl", [{"step": 10}, {"step": 20}])
+    before = run.rows(file)
+    with monkeypatch.context():
+        full_disk()
+        with pytest.raises(DiskError) as error:
+            run.append(file, [{"step": 30}, {"step": 40}])
+    monkeypatch.undo()
+    assert str(error.value) == f"{run.path / file}: {NO_SPACE}"
+    assert (run.path / file).read_bytes() == (TWO_ROWS.encode() if before else b"")
+    run.append(file, [{"step": 30}])  # once there is room
+    assert run.rows(file) == [*before, {"step": 30}]
+
+
+def test_a_row_that_does_not_reach_the_disk_is_none(run, monkeypatch):
+    run.append("metrics.jsonl", [{"step": 10}, {"step": 20}])
+
+    def fail(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DiskError, match=r"cannot write there \(Input/output error\)"):
+        run.append("metrics.jsonl", [{"step": 30}])
+    assert (run.path / "metrics.jsonl").read_text() == TWO_ROWS
+
+
+def test_a_resume_that_drops_no_row_needs_no_room(run, full_disk):
     run.append("metrics.jsonl", [{"step": 10}, {"step": 20}])
     full_disk()
-    with pytest.raises(OSError, match="No space left"):
-        run.update(step=77)
-    with pytest.raises(OSError, match="No space left"):
-        run.rewind("metrics.jsonl", 10)
+    assert len(run.rewind("metrics.jsonl", 20)) == 2
+
+
+def test_failing_on_a_full_disk_does_not_raise(run, full_disk, monkeypatch):
+    before = (run.path / "status.json").read_bytes()
+    with monkeypatch.context():
+        full_disk()
+        run.fail(ValueError("some fault"))
     assert (run.path / "status.json").read_bytes() == before
-    assert (run.path / "metrics.jsonl").read_text() == '{"step": 10}\n{"step": 20}\n'
+    assert not (run.path / "error.txt").exists()
+    monkeypatch.undo()
+    run.fail(DiskError(run.path / "metrics.jsonl", OSError(errno.ENOSPC, "full")))
+    assert run.status().state == "failed"
+    assert run.status().error == f"{run.path / 'metrics.jsonl'}: {NO_SPACE}"
+
+
+def test_where_there_is_room_for_the_status_only_it_is_written(run, monkeypatch):
+    replaced = pathlib.Path.replace
+
+    def refuse_the_trace(path, target):
+        if target.name == "error.txt":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replaced(path, target)
+
+    monkeypatch.setattr(pathlib.Path, "replace", refuse_the_trace)
+    run.fail(ValueError("some fault"))
+    assert run.status().error == "ValueError: some fault"
     assert list(run.path.glob(".*.tmp")) == []
 
 
-def test_a_row_cut_by_a_full_disk_is_dropped_on_resume(run, full_disk, monkeypatch):
-    run.append("metrics.jsonl", [{"step": 10, "loss": 1.0}])
-    with monkeypatch.context():
-        full_disk()
-        with pytest.raises(OSError, match="No space left"):
-            run.append("metrics.jsonl", [{"step": 20, "loss": 1.0}])
-    monkeypatch.undo()
-    assert run.rewind("metrics.jsonl", 20) == [{"step": 10, "loss": 1.0}]
-    run.append("metrics.jsonl", [{"step": 20, "loss": 2.0}])
-    assert [row["step"] for row in run.rows("metrics.jsonl")] == [10, 20]
+@pytest.mark.parametrize(
+    "number, words",
+    [
+        (errno.EDQUOT, "the quota on the device is used up"),
+        (errno.EROFS, "cannot write there (Read-only file system)"),
+        (errno.EACCES, "cannot write there (Permission denied)"),
+    ],
+)
+def test_other_faults_of_the_disk_are_told_as_clearly(run, full_disk, number, words):
+    full_disk(number)
+    with pytest.raises(DiskError) as error:
+        run.update(step=3)
+    assert str(error.value).startswith(f"{run.path / 'status.json'}: {words}; what was")
 
 
 def test_a_folder_that_cannot_be_written_is_named(compose, tmp_path):
@@ -304,7 +472,7 @@ def test_a_folder_that_cannot_be_written_is_named(compose, tmp_path):
     with pytest.raises(UserError) as error:
         RunDirectory(config, "f").open(ENV)
     assert str(error.value).startswith(f"{tmp_path}/file/train/")
-    assert "cannot write there" in str(error.value)
+    assert "cannot write there (Not a directory)" in str(error.value)
 
 
 # -- rows ----------------------------------------------------------------------
@@ -352,6 +520,9 @@ def test_rewinding_keeps_the_rows_up_to_a_step(ten_rows, step, kept):
         b"\0\0\0\0\n",
         b"\xff\xfe\xff\n",
         b'{"step": 100, "loss": \xc3\n{"step": 110}\n',
+        b'{"loss": 0.5}\n',
+        b'{"step": null}\n',
+        b"100\n",
     ],
 )
 def test_a_line_cut_by_a_crash_is_dropped_with_what_follows(ten_rows, tail):
