@@ -20,15 +20,29 @@ def main(cfg: DictConfig) -> float:
     return run_one(cfg)
 
 
+def with_files(overrides: list[str]) -> list[str]:
+    """`overrides` with `model.from_config=FILE` replaced by what makes that model."""
+    from experiments.explain import one_line
+    from experiments.released import expanded
+
+    try:
+        return expanded(overrides)
+    except Exception as error:
+        sys.exit(one_line(error))
+
+
 def cli() -> None:
     """Runs `main`; a mistake or a failed run ends in one line and a non-zero code."""
     # -m anywhere; argparse by itself takes no overrides after it if some came before.
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda a: a not in ("-m", "--multirun"))
-    _, unknown = get_args_parser().parse_known_args()
+    given, unknown = get_args_parser().parse_known_args()
     if unknown:
         sys.exit(
             f"error: {unknown[0]}: no such option; overrides are written key=value"
         )
+    if any(o.startswith("model.from_config=") for o in given.overrides):
+        options = [a for a in sys.argv[1:] if a not in given.overrides]
+        sys.argv[1:] = [*options, *with_files(given.overrides)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed
     if os.environ.get("BLOCKLAB_FULL_ERROR") == "1":
         main()  # tracebacks asked for

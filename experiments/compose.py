@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.config import Config
+from experiments.released import expanded
 
 CONF = pathlib.Path(__file__).resolve().parent.parent / "conf"
 
@@ -49,7 +50,7 @@ class Composer:
         """
         key = tuple(overrides)
         if key not in self._configs:  # a sweep is checked before it is launched
-            node, choices = self.resolve(overrides)
+            node, choices = self.resolve(expanded(overrides, self.parser))
             self._configs[key] = Config.parse(
                 node, choices=choices, overrides=overrides
             )
@@ -77,6 +78,7 @@ class Composer:
 
     def sweeper(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The `hydra.sweeper` node that these overrides give, sweeps left out."""
+        overrides = expanded(overrides, self.parser)
         fixed = [o for o in overrides if not self._parse(o).is_sweep_override()]
         cfg = self._loader.load_configuration(
             config_name=self._config_name,

@@ -1,14 +1,10 @@
-"""Released models: a config makes the model, a checkpoint its parameters.
+"""Released models: a config.json makes the model, its checkpoint the parameters.
 
-A test file of a family says three things: `overrides(config)`, the command line that
-makes the model, from the fields of its config.json; and which tensor each parameter is,
-in `ENDS` (outside the blocks) and `BLOCK` (inside one; `{i}` is the layer). A tensor is
-a name, or a name and what is done to it; gradients go through the same table.
+What a family is stands in blocks/families; here it meets what the real model computes.
 Arrays and allowed errors: tests/golden/README.md.
 """
 
 import functools
-import json
 from pathlib import Path
 
 import jax
@@ -17,6 +13,9 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from blocks.families import weights
+from blocks.families.family import family_of, overrides_of
+from blocks.families.fields import Fields
 from blocks.parameters import layout_of
 from experiments import api
 
@@ -26,53 +25,28 @@ LOSS = 5e-6
 GRADIENTS = 1e-4, 1e-6  # of the largest entry, and where exact zeros are noise
 
 
-def transposed(w):
-    """torch's Linear is [out, in]."""
-    return w.T
-
-
 def slow(value):
     """A parameter of a test that few need to run."""
     return pytest.param(value, marks=pytest.mark.slow)
 
 
-def sizes_of(config):
-    """Overrides for the sizes, from the names that most families have."""
-    return [
-        f"model.vocab_size={config['vocab_size']}",
-        f"model.d_model={config['hidden_size']}",
-        f"model.n_layers={config['num_hidden_layers']}",
-        f"model.n_heads={config['num_attention_heads']}",
-        f"model.n_kv_heads={config['num_key_value_heads']}",
-        f"model.d_head={config.get('head_dim', 'null')}",
-        f"model.d_ff={config['intermediate_size']}",
-        f"model.tied_head={config['tie_word_embeddings']}",
-    ]
-
-
 class Released:
-    """One family: its files, and the model that a command line makes.
+    """One family: its files, and the model that its config makes.
 
-    Args:
-        family: folder of tests/golden/released.
-        overrides: config.json as a dict -> overrides.
-        ends, block: see the module.
+    family: folder of tests/golden/released.
     """
 
-    def __init__(self, family, overrides, ends, block):
+    def __init__(self, family):
         self.folder = GOLDEN / family
-        self.hf_config = json.loads((self.folder / "config.json").read_text())
-        self.overrides = ["model=tiny", *overrides(self.hf_config)]
-        self.ends, self.block = ends, block
+        self.fields = Fields.read(self.folder)
+        # Nothing of the model that the command line starts from may be left.
+        self.overrides = ["model=gpt2_124m", *overrides_of(self.fields)]
         self.weights = load_file(self.folder / "weights.safetensors")
         self.io = load_file(self.folder / "io.safetensors")
         self.tokens = self.io["input_ids"]
         self.make, self.layout = self.built()
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.places = model.blocks.places
-        self.state = {}  # what is not trained, as it starts
-        if nnx.to_flat_state(self.layout.state):
-            self.state = jax.jit(lambda: self.layout.split(self.make())[1])()
 
     def built(self, *more):
         """What makes the model of the command line that goes on with `more`; its layout."""
@@ -81,32 +55,33 @@ class Released:
         make = lambda: factory(rngs=nnx.Rngs(0))  # noqa: E731
         return make, layout_of(make)
 
+    @functools.cached_property
+    def loaded(self):
+        """Parameters, and all state: what the checkpoint has of it and how it starts."""
+        file = self.folder / "weights.safetensors"
+        params, found = weights.load(file, self.fields, self.layout)
+        state = {}
+        if nnx.to_flat_state(self.layout.state):
+            state = jax.jit(lambda: self.layout.split(self.make())[1])()
+        return params, {**state, **found}
+
     def in_our_names(self, tensors):
-        """Tensors under checkpoint names -> under our paths, layers stacked."""
-
-        def taken(entry, layer=None):
-            name, change = (entry, None) if isinstance(entry, str) else entry
-            tensor = tensors[name.format(i=layer)]
-            return tensor if change is None else change(tensor)
-
-        found = {path: taken(entry) for path, entry in self.ends.items()}
-        for place, layers in self.places.items():
-            for path, entry in self.block.items():
-                each = [taken(entry, i) for i in layers]
-                found[f"blocks/{place}/{path}"] = np.stack(each)
+        """Tensors under the names of transformers -> under our paths, layers stacked."""
+        table = family_of(self.fields).names(self.fields).transformers
+        shapes = weights.shapes_of(self.layout)
+        uses = weights.uses_of(table, self.layout, shapes)
+        found = {}
+        for name, places in uses.items():
+            for place in places:
+                if name in tensors:
+                    shape = shapes[place.path]
+                    full = found.setdefault(place.path, np.full(shape, np.nan))
+                    full[place.index] = place.entry.take(tensors[name])
         return found
-
-    def params(self):
-        return self.in_our_names(self.weights)
-
-    def gradients(self):
-        tensors = self.io.items()
-        theirs = {k[5:]: v for k, v in tensors if k.startswith("grad.")}
-        return self.in_our_names(theirs)
 
     def streams(self):
         """The stream before the first block and after each, blocks run one by one."""
-        model = self.layout.merge(self.params(), self.state)
+        model = self.layout.merge(*self.loaded)
         blocks = {}
         for place, layers in self.places.items():
             graphdef, stacked = nnx.split(getattr(model.blocks, place))
@@ -122,24 +97,27 @@ class Released:
 
     def loss_and_gradients(self):
         """Through the stack, as in training."""
+        params, state = self.loaded
 
         def loss_of(params):
-            return self.layout.merge(params, self.state).loss(self.tokens)[0]
+            return self.layout.merge(params, state).loss(self.tokens)[0]
 
-        return jax.jit(jax.value_and_grad(loss_of))(self.params())
+        return jax.jit(jax.value_and_grad(loss_of))(params)
 
     def logits(self, *more):
         """Of the whole stack, its command line going on with `more`."""
         layout = self.built(*more)[1] if more else self.layout
-        run = jax.jit(lambda params: layout.merge(params, self.state)(self.tokens))
-        return run(self.params())
+        params, state = self.loaded
+        run = jax.jit(lambda params: layout.merge(params, state)(self.tokens))
+        return run(params)
 
     # -- what a test asks --------------------------------------------------------
 
     def assert_same_parameters(self):
         """Every number of the checkpoint has one place in the model, and the reverse."""
         ours = {path: spec.shape for path, spec in self.layout.specs.items()}
-        assert {path: x.shape for path, x in self.params().items()} == ours
+        params, _ = self.loaded
+        assert {path: x.shape for path, x in params.items()} == ours
         # Numbering the numbers shows one that is used twice, or not at all.
         ends = np.cumsum([0, *(w.size for w in self.weights.values())])
         numbered = {
@@ -152,16 +130,21 @@ class Released:
 
     def assert_same_outputs(self):
         """The stream after every layer, and the logits."""
+        self.assert_same_streams()
+        self.assert_close(self.logits(), "logits")
+
+    def assert_same_streams(self):
+        """The stream before the first layer, and after every one."""
         found = self.streams()
         for i, stream in enumerate(found):
             self.assert_close(stream, f"hidden_states.{i}")
         assert f"hidden_states.{len(found)}" not in self.io
-        self.assert_close(self.logits(), "logits")
 
     def assert_same_loss_and_gradients(self):
         loss, gradients = self.loss_and_gradients()
         np.testing.assert_allclose(loss, self.io["loss"], rtol=0, atol=LOSS)
-        expected = self.gradients()
+        theirs = {k[5:]: v for k, v in self.io.items() if k.startswith("grad.")}
+        expected = self.in_our_names(theirs)
         assert gradients.keys() == expected.keys()
         of_largest, noise = GRADIENTS
         for path, wanted in expected.items():
@@ -203,8 +186,12 @@ def highest_precision():
         yield
 
 
-@pytest.fixture(scope="module")
+@functools.lru_cache(maxsize=2)
+def of(family):
+    return Released(family)
+
+
+@pytest.fixture
 def released(request):
-    """The family that the test file describes."""
-    said = request.module
-    return Released(said.FAMILY, said.overrides, said.ENDS, said.BLOCK)
+    """The family that the test file is about."""
+    return of(request.module.FAMILY)

@@ -5,59 +5,9 @@ transformers 5.24.0 modeling_gemma2.py. Every other layer sees a window, from th
 
 import pytest
 
-from tests.blocks.released.conftest import sizes_of, slow, transposed
+from tests.blocks.released.conftest import slow
 
 FAMILY = "gemma2"
-ENDS = {
-    "table": "model.embed_tokens.weight",
-    "final_norm/gain": "model.norm.weight",
-}
-LAYER = "model.layers.{i}"
-BLOCK = {
-    "attn/in_norm/gain": f"{LAYER}.input_layernorm.weight",
-    "attn/branch/q/kernel": (f"{LAYER}.self_attn.q_proj.weight", transposed),
-    "attn/branch/k/kernel": (f"{LAYER}.self_attn.k_proj.weight", transposed),
-    "attn/branch/v/kernel": (f"{LAYER}.self_attn.v_proj.weight", transposed),
-    "attn/branch/o/kernel": (f"{LAYER}.self_attn.o_proj.weight", transposed),
-    "attn/out_norm/gain": f"{LAYER}.post_attention_layernorm.weight",
-    "ffn/in_norm/gain": f"{LAYER}.pre_feedforward_layernorm.weight",
-    "ffn/branch/gate/kernel": (f"{LAYER}.mlp.gate_proj.weight", transposed),
-    "ffn/branch/up/kernel": (f"{LAYER}.mlp.up_proj.weight", transposed),
-    "ffn/branch/down/kernel": (f"{LAYER}.mlp.down_proj.weight", transposed),
-    "ffn/out_norm/gain": f"{LAYER}.post_feedforward_layernorm.weight",
-}
-GLOBAL = "model.pattern.attention"
-
-
-def overrides(config):
-    assert config["rope_parameters"]["rope_type"] == "default"
-    assert config["hidden_activation"] == "gelu_pytorch_tanh"
-    alternating = ["sliding_attention", "full_attention"] * config["num_hidden_layers"]
-    assert config["layer_types"] == alternating[: config["num_hidden_layers"]]
-    same = {
-        "softcap": config["attn_logit_softcapping"],
-        "scale": config["query_pre_attn_scalar"] ** -0.5,
-        "bias": config["attention_bias"],
-        "positions.base": config["rope_parameters"]["rope_theta"],
-    }
-    return [
-        *sizes_of(config),
-        f"++model.embedding_scale={config['hidden_size'] ** 0.5}",
-        f"++model.logit_softcap={config['final_logit_softcapping']}",
-        "placement=sandwich",
-        "norm=rmsnorm_zc",
-        f"model.norm.eps={config['rms_norm_eps']}",
-        "attention=gemma2",
-        "positions=rope",
-        f"model.attention.window={config['sliding_window']}",
-        *(f"model.attention.{key}={value}" for key, value in same.items()),
-        "pattern=every_nth",
-        "model.pattern.every=2",
-        f"+attention@{GLOBAL}=gemma2",
-        f"+positions@{GLOBAL}.positions=rope",
-        *(f"{GLOBAL}.{key}={value}" for key, value in same.items()),
-        "ffn=geglu",
-    ]
 
 
 def test_the_config_has_the_parameters_of_the_checkpoint(released):

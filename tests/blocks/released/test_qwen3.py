@@ -5,44 +5,9 @@ transformers 5.24.0 modeling_qwen3.py. Heads are wider than d_model / n_heads.
 
 import pytest
 
-from tests.blocks.released.conftest import sizes_of, slow, transposed
+from tests.blocks.released.conftest import slow
 
 FAMILY = "qwen3"
-ENDS = {
-    "table": "model.embed_tokens.weight",
-    "final_norm/gain": "model.norm.weight",
-}
-LAYER = "model.layers.{i}"
-BLOCK = {
-    "attn/in_norm/gain": f"{LAYER}.input_layernorm.weight",
-    "attn/branch/q/kernel": (f"{LAYER}.self_attn.q_proj.weight", transposed),
-    "attn/branch/k/kernel": (f"{LAYER}.self_attn.k_proj.weight", transposed),
-    "attn/branch/v/kernel": (f"{LAYER}.self_attn.v_proj.weight", transposed),
-    "attn/branch/o/kernel": (f"{LAYER}.self_attn.o_proj.weight", transposed),
-    "attn/branch/q_norm/gain": f"{LAYER}.self_attn.q_norm.weight",
-    "attn/branch/k_norm/gain": f"{LAYER}.self_attn.k_norm.weight",
-    "ffn/in_norm/gain": f"{LAYER}.post_attention_layernorm.weight",
-    "ffn/branch/gate/kernel": (f"{LAYER}.mlp.gate_proj.weight", transposed),
-    "ffn/branch/up/kernel": (f"{LAYER}.mlp.up_proj.weight", transposed),
-    "ffn/branch/down/kernel": (f"{LAYER}.mlp.down_proj.weight", transposed),
-}
-
-
-def overrides(config):
-    assert config["rope_parameters"]["rope_type"] == "default"
-    assert not config["use_sliding_window"]
-    return [
-        *sizes_of(config),
-        "placement=pre",
-        "norm=rmsnorm_llama",
-        f"model.norm.eps={config['rms_norm_eps']}",
-        "attention=qwen3",
-        f"model.attention.bias={config['attention_bias']}",
-        f"model.attention.qk_norm.eps={config['rms_norm_eps']}",
-        "positions=rope",
-        f"model.attention.positions.base={config['rope_parameters']['rope_theta']}",
-        "ffn=swiglu",
-    ]
 
 
 def test_the_config_has_the_parameters_of_the_checkpoint(released):
