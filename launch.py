@@ -9,6 +9,7 @@ import os
 import sys
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
@@ -31,6 +32,16 @@ def with_files(overrides: list[str]) -> list[str]:
         sys.exit(one_line(error))
 
 
+def may_set_mode(given) -> bool:
+    """Whether hydra.mode may come from a config: an experiment's, or one of the user's.
+
+    Hydra composes everything once only to see it, a fifth of a second at each start.
+    """
+    files = (given.config_name, given.config_path, given.config_dir)
+    keys = [o.lstrip("+~") for o in given.overrides]
+    return any(files) or any(k.startswith(("experiment", "hydra.")) for k in keys)
+
+
 def cli() -> None:
     """Runs `main`; a mistake or a failed run ends in one line and a non-zero code."""
     # -m anywhere; argparse by itself takes no overrides after it if some came before.
@@ -43,6 +54,8 @@ def cli() -> None:
     if any(o.startswith("model.from_config=") for o in given.overrides):
         options = [a for a in sys.argv[1:] if a not in given.overrides]
         sys.argv[1:] = [*options, *with_files(given.overrides)]
+    if not may_set_mode(given):
+        Hydra.get_mode = lambda *_, **__: None
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed
     if os.environ.get("BLOCKLAB_FULL_ERROR") == "1":
         main()  # tracebacks asked for

@@ -30,7 +30,9 @@ def start(*arguments: str, cwd, **env: str) -> subprocess.Popen:
     )
 
 
-def launch(*arguments: str, cwd, timeout=300, **env: str) -> subprocess.CompletedProcess:
+def launch(
+    *arguments: str, cwd, timeout=300, **env: str
+) -> subprocess.CompletedProcess:
     process = start(*arguments, cwd=cwd, **env)
     out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
