@@ -8,8 +8,9 @@ order. A value of a set may be, instead of numbers to try,
 the value of `best` with the lowest objective among the earlier runs that equal this job
 after its overrides are replaced by those in `where` (`~key` drops one). Equal means the
 same overrides but for seed, task, tags, name and runtime; the mean over seeds counts.
-The first phase with such runs decides, so what later ones measured at the chosen value,
-with other seeds, has no say. `times: 4` takes four times that value.
+The first phase that tried several values decides (else the first with any), so what
+later ones measured at the chosen value, with other seeds, has no say. `times: 4` takes
+four times that value.
 """
 
 import collections
@@ -91,10 +92,14 @@ class Best:
             own = as_mapping(one.overrides)
             if self.of in own and _comparable(own, self.of) == like:
                 found.append((one.phase, own[self.of], one.objective))
-        first = min((phase for phase, _, _ in found), default=None)
+        tried = collections.defaultdict(set)
+        for phase, value, _ in found:
+            tried[phase].add(value)
+        several = [phase for phase, values in tried.items() if len(values) > 1]
+        deciding = min(several or tried, default=None)
         objectives = collections.defaultdict(list)
         for phase, value, objective in found:
-            if phase == first:
+            if phase == deciding:
                 objectives[value].append(objective)
         asked = " ".join(f"{k}={v}" for k, v in like.items())
         if not objectives:

@@ -97,5 +97,6 @@ class Design:
     remedies: tuple[Remedy, ...] = ()
     doses: tuple[Dose, ...] = ()
     predictions: tuple[Contrast, ...] = ()
+    claim: str = ""  # what was published, and what of it this can check
     is_registered: bool = True
     raw: dict = field(default_factory=dict, repr=False)

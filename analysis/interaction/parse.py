@@ -28,7 +28,7 @@ def parse(node: Mapping) -> Design:
     """
     if not isinstance(node, Mapping):
         raise ValueError(f"tags.design must be a mapping, got {node!r}")
-    known = "rows columns primary metric rate tune_seeds contrasts remedies doses"
+    known = "rows columns primary metric rate tune_seeds contrasts remedies doses claim"
     _only(node, (*known.split(), "predictions"), "tags.design")
     rows, columns = (_factor(node, axis) for axis in ("rows", "columns"))
     default = {"rows": list(rows.labels[:2]), "columns": list(columns.labels[:2])}
@@ -53,6 +53,7 @@ def parse(node: Mapping) -> Design:
         ),
         doses=tuple(_dose(entry, rows, columns) for entry in _list(node, "doses")),
         predictions=_contrasts(node, "predictions", rows, columns, primary),
+        claim=str(node.get("claim", "")),
         raw=dict(node),
     )
 

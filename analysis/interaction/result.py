@@ -89,6 +89,7 @@ def _design(design: Design) -> dict:
         "rate": design.rate,
         "tune_seeds": list(design.tune_seeds),
         "primary": asdict(design.primary),
+        "claim": design.claim,
         "is_registered": design.is_registered,
     }
 

@@ -77,6 +77,8 @@ def _design(result: dict) -> list[Block]:
             f"last {design['metric']}{sign}. {origin}",
         )
     )
+    if design["claim"]:
+        lines.append(Block("text", f"Published: {design['claim']}"))
     levels = [
         (f["name"], label, "baseline" if label == f["levels"][0] else "", _is(wanted))
         for axis in ("rows", "columns")

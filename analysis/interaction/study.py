@@ -9,7 +9,7 @@ import polars as pl
 from analysis.errors import AnalysisError
 from analysis.interaction.design import AS_RUN, OWN, SHARED, Design, joined
 from analysis.interaction.levels import number_of, place_of, same
-from analysis.interaction.tuning import Tuning, tune
+from analysis.interaction.tuning import Tuning, mistuned, tune
 from analysis.load import Runs
 from analysis.losses import final_losses
 from analysis.provenance import mixed_lines
@@ -61,6 +61,12 @@ class Study:
         return [cell for cell in product if cell in present]
 
 
+PHASES = (
+    "tune",
+    "measure",
+)  # what a run may say of itself; of any other it is left out
+
+
 def sort_runs(
     table: Runs, design: Design, notes: Sequence[str] = (), registered_in: int = 0
 ) -> Study:
@@ -79,6 +85,8 @@ def sort_runs(
             left_out.append(_left(run, None, "in no cell of the design"))
         elif run["seed"] is None:
             left_out.append(_left(run, cell, "no seed"))
+        elif _phase(run, design) not in PHASES:
+            left_out.append(_left(run, cell, f"of phase {_phase(run, design)}"))
         else:
             rate = number_of(run.get(f"config.{design.rate}"))
             rows.append(run | {"cell": cell, "rate": rate})
@@ -120,6 +128,7 @@ def sort_runs(
         [
             *notes,
             *(f"{m}; cells do not tell them apart" for m in mixed_lines(table.runs)),
+            *mistuned(measured.get(OWN, {}), measured.get(SHARED, {}), finals),
         ],
         registered_in,
     )

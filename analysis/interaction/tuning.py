@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from analysis.interaction.design import Design
+from analysis.interaction.design import Design, joined
 
 Cell = tuple[str, str]
 
@@ -75,6 +75,34 @@ def tune(runs: list[dict], finals: dict[str, float], design: Design) -> Tuning:
     shared = {column: rate for (row, column), rate in own.items() if row == baseline}
     seeds = tuple(sorted({run["seed"] for run in runs}))
     return Tuning(tuple(points), own, shared, tuple(at_edge), seeds)
+
+
+def mistuned(
+    own: dict[Cell, dict[int, str]],
+    shared: dict[Cell, dict[int, str]],
+    finals: dict[str, float],
+) -> list[str]:
+    """A line for each cell that ends better at the baseline's rates than at its own best.
+
+    Then its own are not the best: what was tuned was not all that differs. Only where it
+    is so in every one of at least two seeds.
+
+    Args:
+        own, shared: cell -> seed -> run.
+        finals: run -> its final metric, the lower the better.
+    """
+    lines = []
+    for cell in [cell for cell in own if cell in shared]:
+        seeds = sorted(own[cell].keys() & shared[cell].keys())
+        pairs = [(finals[own[cell][s]], finals[shared[cell][s]]) for s in seeds]
+        if len(pairs) > 1 and all(a > b for a, b in pairs):
+            mine, theirs = (sum(x) / len(pairs) for x in zip(*pairs, strict=True))
+            lines.append(
+                f"{joined(cell)} ends at {mine:.3g} at its own rates and at {theirs:.3g} "
+                f"at those of the baseline row ({len(pairs)} seeds): its own are not the "
+                "best, tune it again before reading the interaction under own rates"
+            )
+    return lines
 
 
 def _point(row: str, column: str, rate: float, runs: list[dict], finals) -> Point:

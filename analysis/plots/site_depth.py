@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from analysis.interaction.design import joined
 from analysis.interaction.study import Study
@@ -46,8 +46,9 @@ def site_depth_figure(study: Study, metric: str = "x_rms") -> Figure:
         style.tidy(axes, x="", y="")
         cells.panel_title(axes, joined(cell))
         axes.set_yscale("log")
-        for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            each(lambda y, _: f"{y:g}")
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        # Numbers between powers of ten only where there are hardly any such powers.
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         axes.tick_params(which="both", labelsize=7.5)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes in panels[-min(2, len(panels)) :]:

@@ -85,7 +85,7 @@ def tidy(axes: Axes, *, x: str, y: str, title: str = "") -> None:
 def caption(figure: Figure, text: str) -> None:
     """Writes the caption under the axes, wrapped to the width of the figure."""
     width, height = figure.get_size_inches()
-    lines = textwrap.wrap(text, width=int(width * 16))
+    lines = textwrap.wrap(text, width=int(width * 15))
     room = (0.17 * len(lines) + 0.12) / height
     figure.get_layout_engine().set(rect=(0, room, 1, 1 - room))
     figure.text(

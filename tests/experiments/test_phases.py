@@ -56,6 +56,17 @@ def test_later_phases_have_no_say():
     assert Best("lr", "lr").among(job("seed=0"), finished) == "1"
 
 
+def test_a_phase_that_held_the_value_fixed_does_not_decide():
+    finished = [
+        Finished(job("seed=101 lr=1 adam=1"), 3.0),
+        Finished(job("seed=101 lr=1 adam=2"), 2.0),
+        Finished(job("seed=100 lr=1 adam=2"), 2.5, phase=1),
+        Finished(job("seed=100 lr=2 adam=2"), 2.4, phase=1),
+    ]
+    assert Best("adam", "adam", ("lr=1",)).among(job("seed=0"), finished) == "2"
+    assert Best("lr", "lr").among(job("seed=0 adam=2"), finished) == "2"
+
+
 def test_the_mean_over_tuning_seeds_counts():
     finished = [
         Finished(job("seed=1 lr=1"), 1.0),

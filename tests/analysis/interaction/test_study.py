@@ -6,6 +6,7 @@ from analysis.errors import AnalysisError
 from analysis.interaction.origin import from_axes, registered
 from analysis.interaction.parse import parse
 from analysis.interaction.result import study_of
+from analysis.interaction.tuning import mistuned
 from analysis.load import load
 
 
@@ -195,3 +196,27 @@ def test_a_study_says_that_it_mixes_two_codes(tmp_path, make_study):
         (folder / "env.json").write_text(json.dumps(env))
     (note,) = study_of(load(tmp_path / "x")).notes
     assert note.startswith("2 code versions: aaaaaaaa (")
+
+
+def test_a_run_of_another_phase_is_in_no_mean(tmp_path, make_study, make_cell):
+    make_study(tmp_path / "x", seeds=2)
+    tags = {"phase": "adam group"}
+    make_cell(tmp_path / "x", "derf", "muon", 101, 0.1, rate=0.02, tags=tags)
+    study = study_of(load(tmp_path / "x"))
+    (left,) = study.left_out
+    assert (left["seed"], left["reason"]) == (101, "of phase adam group")
+    assert 101 not in study.runs["own"]["derf", "muon"]
+
+
+def test_own_rates_that_are_not_the_best_are_told(tmp_path, make_study, make_cell):
+    make_study(tmp_path / "x", seeds=2)
+    assert not study_of(load(tmp_path / "x")).notes
+    runs = {
+        "own": {("derf", "muon"): {0: "a", 1: "b", 2: "c"}, ("dyt", "muon"): {0: "a"}},
+        "shared": {("derf", "muon"): {0: "d", 1: "e"}, ("dyt", "muon"): {0: "d"}},
+    }
+    finals = {"a": 2.6, "b": 2.5, "c": 9.0, "d": 1.5, "e": 1.6}
+    # Of one seed nothing is said.
+    (line,) = mistuned(runs["own"], runs["shared"], finals)
+    assert "muon ends at 2.55 at its own rates and at 1.55 at those" in line
+    assert not mistuned(runs["own"], runs["shared"], {**finals, "e": 2.7})
