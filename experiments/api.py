@@ -17,6 +17,7 @@ from rich.console import Console
 
 from experiments.compose import CONF, Composer, is_for_hydra
 from experiments.config import Config
+from experiments.dispatch.extras import check_package
 from experiments.display import Display, print_programs, print_summary
 from experiments.environment import set_up
 from experiments.errors import UserError
@@ -66,6 +67,7 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
         return []
     console = console or Console()
     dispatch = configs[0].runtime.dispatch_part().build({}, "runtime.dispatch")
+    check_package(dispatch)
     set_up(configs[0].runtime.compilation_cache, on_devices=not dispatch.is_elsewhere)
     answered = [config for config in configs if not makes_run(config)]
     configs = [config for config in configs if makes_run(config)]

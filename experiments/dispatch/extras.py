@@ -2,14 +2,18 @@
 
 import importlib.util
 
+from experiments.errors import ConfigError
 
-def needed(package: str, choice: str, extra: str = "cluster") -> None:
-    """Refuses a choice whose package is not installed.
+
+def check_package(dispatch) -> None:
+    """Refuses a way of running whose package is not installed.
 
     Raises:
-        ValueError: names the extra that brings it.
+        ConfigError: names the extra that brings it.
     """
-    if importlib.util.find_spec(package) is None:
-        raise ValueError(
-            f"{choice} needs the package {package}: pip install 'blocklab[{extra}]'"
+    package = dispatch.package
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"runtime.dispatch: {type(dispatch).__name__} needs the package {package}: "
+            "pip install 'blocklab[cluster]'"
         )

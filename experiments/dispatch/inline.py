@@ -11,6 +11,7 @@ class Inline:
     """Runs every group here, as many members at a time as the layout has threads."""
 
     traced = ()
+    package = None  # that has to be installed
     is_elsewhere = False  # whether the launching process leaves the devices alone
 
     def execute(

@@ -7,7 +7,6 @@ from concurrent.futures.process import BrokenProcessPool
 
 from experiments.dispatch.devices import take_device, visible_devices
 from experiments.dispatch.elsewhere import Elsewhere, WorkerDied, Workers
-from experiments.dispatch.extras import needed
 from experiments.dispatch.share import Outcome, Share, work
 from experiments.environment import available_cores
 
@@ -24,17 +23,17 @@ class Processes(Elsewhere):
     """
 
     traced = ()
+    package = "joblib"
 
     @staticmethod
     def check(*, n_jobs: int | None = None, devices: tuple[str, ...] | None = None):
-        """Refuses what cannot be, and a missing package."""
+        """Refuses what cannot be."""
         if n_jobs is not None and n_jobs < 1:
             raise ValueError(f"n_jobs: must be at least 1 or null, got {n_jobs}")
         if devices is not None and n_jobs is not None and n_jobs > len(devices):
             raise ValueError(
                 f"n_jobs: there are {len(devices)} devices, got {n_jobs} processes"
             )
-        needed("joblib", "dispatch=processes")
 
     def __init__(
         self, *, n_jobs: int | None = None, devices: tuple[str, ...] | None = None

@@ -4,7 +4,6 @@ import contextlib
 import os
 
 from experiments.dispatch.elsewhere import Elsewhere, WorkerDied, Workers
-from experiments.dispatch.extras import needed
 from experiments.dispatch.share import Outcome, Share, work
 from experiments.environment import available_cores
 
@@ -21,6 +20,7 @@ class Ray(Elsewhere):
     """
 
     traced = ()
+    package = "ray"
 
     @staticmethod
     def check(
@@ -30,7 +30,7 @@ class Ray(Elsewhere):
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
     ) -> None:
-        """Refuses what cannot be, and a missing package."""
+        """Refuses what cannot be."""
         del address
         if n_jobs is not None and n_jobs < 1:
             raise ValueError(f"n_jobs: must be at least 1 or null, got {n_jobs}")
@@ -38,7 +38,6 @@ class Ray(Elsewhere):
             raise ValueError(f"num_cpus: must be positive, got {num_cpus}")
         if num_gpus < 0:
             raise ValueError(f"num_gpus: must not be negative, got {num_gpus}")
-        needed("ray", "dispatch=ray")
 
     def __init__(
         self,

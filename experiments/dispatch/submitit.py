@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 from experiments.dispatch.elsewhere import Elsewhere, WorkerDied, Workers
-from experiments.dispatch.extras import needed
 from experiments.dispatch.share import Outcome, Share, work
 from experiments.execute import THREAD
 
@@ -33,6 +32,7 @@ class Submitit(Elsewhere):
     """
 
     traced = ()
+    package = "submitit"
     stops_with_launcher = False
 
     @staticmethod
@@ -50,7 +50,7 @@ class Submitit(Elsewhere):
         max_timeouts: int = 100,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        """Refuses what cannot be, and a missing package."""
+        """Refuses what cannot be."""
         del folder, mem_gb, partition, account, parameters
         if cluster not in CLUSTERS:
             raise ValueError(
@@ -68,7 +68,6 @@ class Submitit(Elsewhere):
         ):  # fmt: skip
             if value is not None and value < 0:
                 raise ValueError(f"{name}: must not be negative, got {value}")
-        needed("submitit", "dispatch=submitit")
 
     def __init__(
         self,

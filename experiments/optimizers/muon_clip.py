@@ -19,7 +19,7 @@ class MuonClip(Muon):
 
     Args:
         tau: scores up to this are left alone, > 0.
-        the others: of `Muon`.
+        the others: of `Muon`, with the scale of arXiv 2502.16982 and a rate for it.
 
     Source: arXiv 2507.20534, algorithm 1 (tau = 100, scale "rms0.2").
     """
@@ -29,15 +29,28 @@ class MuonClip(Muon):
 
     @staticmethod
     @with_keywords_of(Muon.check)
-    def check(*, tau: float = 100.0, **others) -> None:
+    def check(
+        *,
+        tau: float = 100.0,
+        learning_rate: float = 1e-3,
+        scale: str = "rms0.2",
+        **others,
+    ) -> None:
         """Refuses values before anything is traced or compiled."""
-        Muon.check(**others)
+        Muon.check(learning_rate=learning_rate, scale=scale, **others)
         if not 0 < tau < float("inf"):
             raise ValueError(f"tau: expected a finite number > 0, got {tau}")
 
     @with_keywords_of(Muon.__init__)
-    def __init__(self, *, tau: float = 100.0, **others):
-        super().__init__(**others)
+    def __init__(
+        self,
+        *,
+        tau: float = 100.0,
+        learning_rate: float = 1e-3,
+        scale: str = "rms0.2",
+        **others,
+    ):
+        super().__init__(learning_rate=learning_rate, scale=scale, **others)
         self.tau = tau
 
     @staticmethod

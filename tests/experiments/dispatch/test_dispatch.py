@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import api
-from experiments.errors import UserError
+from experiments.errors import ConfigError, UserError
 
 ROOT = Path(__file__).parents[3]
 TINY = ["model=tiny", "data=markov", "batch_size=4", "seq_len=8", "steps=6"]
@@ -174,3 +174,13 @@ def test_what_a_launch_makes_again(tmp_path, state, retry, again):
     (folder / "status.json").write_text(json.dumps(status))
     ((member,),) = (group.members for group in plan(configs))
     assert member.state == ("planned" if again else state)
+
+
+def test_a_missing_package_is_told_before_anything_is_made(tmp_path, monkeypatch):
+    from experiments.dispatch import extras
+
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    run = [*TINY, f"runtime.output_dir={tmp_path}", "dispatch=ray"]
+    with pytest.raises(ConfigError, match=r"Ray needs the package ray: .*\[cluster\]"):
+        api.run(api.compose(run))
+    assert not list(tmp_path.iterdir())
