@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 
-from experiments.dispatch.share import Outcome, Share, share_of, shares_of, work
+from experiments.dispatch.share import Outcome, Share, share_of, shares_of
 from experiments.environment import available_cores
 from experiments.execute import POLL, Watcher
 from experiments.group import Group, recall, shared_overrides
@@ -181,6 +181,3 @@ def _give_up(member: Member, reason: str, watcher: Watcher) -> None:
         member.state, member.error = "failed", reason
         member.step = status.step if status else 0
     watcher.on_end(member)
-
-
-__all__ = ["Elsewhere", "WorkerDied", "Workers", "work"]

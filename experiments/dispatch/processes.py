@@ -1,7 +1,6 @@
 """Groups in processes of this machine (loky, the pool under joblib)."""
 
 import contextlib
-import threading
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 
@@ -61,7 +60,6 @@ class _Pool(Workers):
     def __init__(self, n_workers: int, devices: list[str]):
         self._n_workers, self._devices = n_workers, devices
         self._executor = self._start()
-        self._lock = threading.Lock()
 
     def _start(self):
         from joblib.externals.loky import ProcessPoolExecutor
