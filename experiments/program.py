@@ -7,7 +7,6 @@ functions here are for one member; `experiments.execution` runs them over many.
 
 import dataclasses
 import functools
-import re
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from experiments.data.dataset import Dataset
 from experiments.errors import ConfigError
 from experiments.parts import Part
 from experiments.probing import probe_of
+from experiments.quantities import gradient_norms, in_layer_order, quantities
 from experiments.spectra import heads_of, spectra
 
 CHUNK = 50  # optimizer steps in one call: the size of the metrics buffer
@@ -250,7 +250,7 @@ class Program:
             if probe and self.probed.spectra:
                 specs = self.layout.specs
                 found = spectra(state.params, updates, specs, self.heads)
-                probes |= _in_layer_order(found, self.places)
+                probes |= in_layer_order(found, self.places)
             row = {
                 "loss": loss,
                 "grad_norm": optax.global_norm(grads),
@@ -295,10 +295,10 @@ class Program:
             n_stacked = self.layout.specs[path].n_stacked
             axes = tuple(range(min(n_stacked, 1), grad.ndim))
             squares[path] = jnp.sum(jnp.square(grad), axis=axes)
-        probes = _quantities(measured, tap_squares, self.tap_shape[0])
-        probes |= _gradient_norms(squares, self.places)
+        probes = quantities(measured, tap_squares, self.tap_shape[0])
+        probes |= gradient_norms(squares, self.places)
         shown = {f"state/{path}": rest[path] for path in self.shown_state}
-        probes |= _in_layer_order(shown, self.places)
+        probes |= in_layer_order(shown, self.places)
         return loss, rest, grads, measured, probes
 
     def _gradient_of(self, params: dict, rest: dict, batch, probe: bool, looks):
@@ -406,8 +406,8 @@ class Program:
         for path, square in tap_grads["params"].items():
             squares[f"blocks/layers/{path}"] = square
         n_layers = values["model.n_layers"]
-        probes = _quantities(measured, tap_grads["stream"], n_layers)
-        probes |= _gradient_norms(squares)
+        probes = quantities(measured, tap_grads["stream"], n_layers)
+        probes |= gradient_norms(squares)
         return {"loss": loss, **probes}
 
     def probe_batch(self, seed, data: dict):
@@ -426,45 +426,3 @@ class Program:
 def looks_of(optimizer) -> tuple[str, ...]:
     """What `optimizer.after_update` needs of the forward pass; () where there is none."""
     return getattr(optimizer, "looks", ())
-
-
-def _quantities(measured, tap_squares, n_layers) -> dict:
-    """The named quantities of a probe (docs/run_directory.md), but gradient norms."""
-    return {
-        **measured,
-        "stream_grad_norm": jnp.sqrt(tap_squares),
-        "branch_gain": jnp.sum(measured["branch_mean_square"]) / n_layers,
-    }
-
-
-def _gradient_norms(squares: dict, places: dict[str, range] | None = None) -> dict:
-    """Gradient norms by short name, and the norm of them all."""
-    norms = {f"grad_norm/{path}": jnp.sqrt(square) for path, square in squares.items()}
-    total = jnp.sqrt(sum(jnp.sum(s) for s in squares.values()))
-    return {"grad_norm/total": total, **_in_layer_order(norms, places)}
-
-
-def _in_layer_order(values: dict, places: dict[str, range] | None) -> dict:
-    """`kind/path` -> `kind/short name`, all layers in one array.
-
-    Where the stack has segments, each holds some layers of a quantity; a layer that
-    does not have it is NaN.
-    """
-    out = {}
-    for key, value in values.items():
-        kind, path = key.split("/", 1)
-        name = f"{kind}/{short_name(path)}"
-        place = path.split("/")[1] if path.startswith("blocks/") else ""
-        if place == "layers" or places is None or place not in places:
-            out[name] = value
-            continue
-        n_layers = 1 + max(layers[-1] for layers in places.values())
-        whole = jnp.full((n_layers, *value.shape[1:]), jnp.nan, value.dtype)
-        whole = out.get(name, whole)
-        out[name] = whole.at[jnp.array(places[place])].set(value)
-    return out
-
-
-def short_name(path: str) -> str:
-    """'blocks/layers/ffn/branch/up/kernel' -> 'ffn/up/kernel', for reading."""
-    return re.sub(r"^blocks/layers[0-9_]*/", "", path).replace("/branch/", "/")
