@@ -4,13 +4,13 @@ import math
 
 import optax
 
-from blocks.parameters import ParamSpec
+from blocks.keywords import with_keywords_of
 from experiments.optimizers import common
-from experiments.optimizers.roles import STANDARD, Roles
+from experiments.optimizers.one_rule import OneRule
 from experiments.optimizers.scale_by_adafactor import scale_by_adafactor
 
 
-class Adafactor:
+class Adafactor(OneRule):
     """Steps relative to the size of the parameter, with weight decay by role.
 
         g <- g * min(1, clip_norm / ||g||)             over all parameters
@@ -33,25 +33,17 @@ class Adafactor:
             by it.
         min_dim_size_to_factor: sides of a kernel below it keep all moments. Static.
         weight_decay: per unit of learning rate, times the decay of the role.
-        clip_norm: largest global gradient norm; None does not clip.
-        roles: factors on rate and decay, and clips, by role; None is `roles.STANDARD`.
+        the others: of `OneRule`.
 
     Source: arXiv 1804.04235 algorithms 4 and 5, constants of its section 9.
     Departures: the rate is `learning_rate` times the schedule, not min(1e-2, 1/sqrt(t));
     decay is multiplied by the rate as in the other optimizers, optax's is not.
     """
 
-    traced = (
-        "learning_rate",
-        "decay_rate",
-        "eps",
-        "clipping_threshold",
-        "min_scale",
-        "weight_decay",
-        "clip_norm",
-    )
+    traced = (*OneRule.traced, "decay_rate", "eps", "clipping_threshold", "min_scale")
 
     @staticmethod
+    @with_keywords_of(OneRule.check)
     def check(
         *,
         learning_rate: float = 1e-2,
@@ -61,18 +53,12 @@ class Adafactor:
         min_scale: float = 1e-3,
         min_dim_size_to_factor: int = 128,
         weight_decay: float = 0.0,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ) -> None:
         """Refuses values before anything is traced or compiled."""
-        common.check_not_negative(
-            learning_rate=learning_rate,
-            decay_rate=decay_rate,
-            min_scale=min_scale,
-            weight_decay=weight_decay,
-        )
+        OneRule.check(learning_rate=learning_rate, weight_decay=weight_decay, **others)
+        common.check_not_negative(decay_rate=decay_rate, min_scale=min_scale)
         common.check_eps(eps=eps)
-        common.check_clip_norm(clip_norm)
         if not (math.isfinite(clipping_threshold) and clipping_threshold > 0):
             raise ValueError(
                 "clipping_threshold: expected a finite number > 0, "
@@ -84,6 +70,7 @@ class Adafactor:
                 f"got {min_dim_size_to_factor}"
             )
 
+    @with_keywords_of(OneRule.__init__)
     def __init__(
         self,
         *,
@@ -94,49 +81,24 @@ class Adafactor:
         min_scale: float = 1e-3,
         min_dim_size_to_factor: int = 128,
         weight_decay: float = 0.0,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ):
-        self.learning_rate = learning_rate
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, **others
+        )
         self.decay_rate = decay_rate
         self.eps = eps
         self.clipping_threshold = clipping_threshold
         self.min_scale = min_scale
         self.min_dim_size_to_factor = min_dim_size_to_factor
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.roles = roles or STANDARD
 
-    def groups(self, specs: dict[str, ParamSpec]) -> dict[str, str]:
-        """Path -> "decay" or "no_decay"."""
-        return common.groups_by_decay(self.roles, specs)
-
-    def transform(
-        self, specs: dict[str, ParamSpec], multiplier
-    ) -> optax.GradientTransformation:
-        """The update rule over flat dicts of the parameters of `specs`.
-
-        Args:
-            specs: what every parameter is.
-            multiplier: the schedule, count of finished updates -> factor in [0, 1].
-        """
-        roles = self.roles
-
-        def make(number):
-            return optax.chain(
-                common.clip(number, self.clip_norm, roles, specs),
-                scale_by_adafactor(
-                    specs,
-                    decay_rate=number(self.decay_rate),
-                    eps=number(self.eps),
-                    clipping_threshold=number(self.clipping_threshold),
-                    min_scale=number(self.min_scale),
-                    min_dim_size_to_factor=self.min_dim_size_to_factor,
-                ),
-                common.decayed_weights(number, self.weight_decay, roles, specs),
-                common.scale_by_rate(
-                    number, self.learning_rate, multiplier, roles, specs
-                ),
-            )
-
-        return common.in_wide_dtype(specs, make)
+    def rule(self, number: common.Number, specs) -> optax.GradientTransformation:
+        """`scale_by_adafactor` with these numbers."""
+        return scale_by_adafactor(
+            specs,
+            decay_rate=number(self.decay_rate),
+            eps=number(self.eps),
+            clipping_threshold=number(self.clipping_threshold),
+            min_scale=number(self.min_scale),
+            min_dim_size_to_factor=self.min_dim_size_to_factor,
+        )

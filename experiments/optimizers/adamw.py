@@ -2,12 +2,12 @@
 
 import optax
 
-from blocks.parameters import ParamSpec
+from blocks.keywords import with_keywords_of
 from experiments.optimizers import common
-from experiments.optimizers.roles import STANDARD, Roles
+from experiments.optimizers.one_rule import OneRule
 
 
-class AdamW:
+class AdamW(OneRule):
     """Adam with weight decay by role: on matrices and head, unless `roles` says else.
 
         g <- g * min(1, clip_norm / ||g||)             over all parameters
@@ -25,16 +25,16 @@ class AdamW:
         b1, b2: decay per step of the averages of g and g^2.
         eps: added to the root, outside it.
         weight_decay: per unit of learning rate.
-        clip_norm: largest global gradient norm; None does not clip.
-        roles: factors on rate and decay, and clips, by role; None is `roles.STANDARD`.
+        the others: of `OneRule`.
 
     Source: arXiv 1711.05101 algorithm 2 with its alpha = 1 and lambda times the
     learning rate, as torch and optax have it. b2 and decay of language-model practice.
     """
 
-    traced = ("learning_rate", "b1", "b2", "eps", "weight_decay", "clip_norm")
+    traced = (*OneRule.traced, "b1", "b2", "eps")
 
     @staticmethod
+    @with_keywords_of(OneRule.check)
     def check(
         *,
         learning_rate: float = 1e-3,
@@ -42,17 +42,14 @@ class AdamW:
         b2: float = 0.95,
         eps: float = 1e-8,
         weight_decay: float = 0.1,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ) -> None:
         """Refuses values before anything is traced or compiled."""
-        common.check_not_negative(
-            learning_rate=learning_rate, weight_decay=weight_decay
-        )
+        OneRule.check(learning_rate=learning_rate, weight_decay=weight_decay, **others)
         common.check_decay_rate(b1=b1, b2=b2)
         common.check_eps(eps=eps)
-        common.check_clip_norm(clip_norm)
 
+    @with_keywords_of(OneRule.__init__)
     def __init__(
         self,
         *,
@@ -61,40 +58,16 @@ class AdamW:
         b2: float = 0.95,
         eps: float = 1e-8,
         weight_decay: float = 0.1,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ):
-        self.learning_rate = learning_rate
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, **others
+        )
         self.b1 = b1
         self.b2 = b2
         self.eps = eps
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.roles = roles or STANDARD
 
-    def groups(self, specs: dict[str, ParamSpec]) -> dict[str, str]:
-        """Path -> "decay" or "no_decay"."""
-        return common.groups_by_decay(self.roles, specs)
-
-    def transform(
-        self, specs: dict[str, ParamSpec], multiplier
-    ) -> optax.GradientTransformation:
-        """The update rule over flat dicts of the parameters of `specs`.
-
-        Args:
-            specs: what every parameter is.
-            multiplier: the schedule, count of finished updates -> factor in [0, 1].
-        """
-        roles = self.roles
-
-        def make(number):
-            return optax.chain(
-                common.clip(number, self.clip_norm, roles, specs),
-                optax.scale_by_adam(number(self.b1), number(self.b2), number(self.eps)),
-                common.decayed_weights(number, self.weight_decay, roles, specs),
-                common.scale_by_rate(
-                    number, self.learning_rate, multiplier, roles, specs
-                ),
-            )
-
-        return common.in_wide_dtype(specs, make)
+    def rule(self, number: common.Number, specs) -> optax.GradientTransformation:
+        """`optax.scale_by_adam` with these numbers."""
+        del specs  # every parameter alike
+        return optax.scale_by_adam(number(self.b1), number(self.b2), number(self.eps))

@@ -12,14 +12,6 @@ from blocks.parameters import ParamSpec
 Number = Callable[[float | None], jax.Array | None]  # casts to the dtype of a step
 
 
-def groups_by_decay(roles, specs: dict[str, ParamSpec]) -> dict[str, str]:
-    """Path -> "decay" or "no_decay", as the parameter's role has a decay or none."""
-    return {
-        path: "no_decay" if roles.of(spec).decay is None else "decay"
-        for path, spec in specs.items()
-    }
-
-
 def clip(
     number: Number, clip_norm, roles, specs: dict[str, ParamSpec]
 ) -> optax.GradientTransformation:

@@ -2,12 +2,12 @@
 
 import optax
 
-from blocks.parameters import ParamSpec
+from blocks.keywords import with_keywords_of
 from experiments.optimizers import common
-from experiments.optimizers.roles import STANDARD, Roles
+from experiments.optimizers.one_rule import OneRule
 
 
-class Lion:
+class Lion(OneRule):
     """Steps of one size in every coordinate, with weight decay by role.
 
         g <- g * min(1, clip_norm / ||g||)             over all parameters
@@ -34,25 +34,23 @@ class Lion:
     put rate * decay at that of `AdamW`.
     """
 
-    traced = ("learning_rate", "b1", "b2", "weight_decay", "clip_norm")
+    traced = (*OneRule.traced, "b1", "b2")
 
     @staticmethod
+    @with_keywords_of(OneRule.check)
     def check(
         *,
         learning_rate: float = 3e-4,
         b1: float = 0.9,
         b2: float = 0.99,
         weight_decay: float = 0.3,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ) -> None:
         """Refuses values before anything is traced or compiled."""
-        common.check_not_negative(
-            learning_rate=learning_rate, weight_decay=weight_decay
-        )
+        OneRule.check(learning_rate=learning_rate, weight_decay=weight_decay, **others)
         common.check_decay_rate(b1=b1, b2=b2)
-        common.check_clip_norm(clip_norm)
 
+    @with_keywords_of(OneRule.__init__)
     def __init__(
         self,
         *,
@@ -60,39 +58,15 @@ class Lion:
         b1: float = 0.9,
         b2: float = 0.99,
         weight_decay: float = 0.3,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ):
-        self.learning_rate = learning_rate
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, **others
+        )
         self.b1 = b1
         self.b2 = b2
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.roles = roles or STANDARD
 
-    def groups(self, specs: dict[str, ParamSpec]) -> dict[str, str]:
-        """Path -> "decay" or "no_decay"."""
-        return common.groups_by_decay(self.roles, specs)
-
-    def transform(
-        self, specs: dict[str, ParamSpec], multiplier
-    ) -> optax.GradientTransformation:
-        """The update rule over flat dicts of the parameters of `specs`.
-
-        Args:
-            specs: what every parameter is.
-            multiplier: the schedule, count of finished updates -> factor in [0, 1].
-        """
-        roles = self.roles
-
-        def make(number):
-            return optax.chain(
-                common.clip(number, self.clip_norm, roles, specs),
-                optax.scale_by_lion(number(self.b1), number(self.b2)),
-                common.decayed_weights(number, self.weight_decay, roles, specs),
-                common.scale_by_rate(
-                    number, self.learning_rate, multiplier, roles, specs
-                ),
-            )
-
-        return common.in_wide_dtype(specs, make)
+    def rule(self, number: common.Number, specs) -> optax.GradientTransformation:
+        """`optax.scale_by_lion` with these numbers."""
+        del specs  # every parameter alike
+        return optax.scale_by_lion(number(self.b1), number(self.b2))

@@ -1,15 +1,18 @@
 """Schedule-free AdamW: averaging in place of momentum and of a decaying rate."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import optax
 
+from blocks.keywords import with_keywords_of
 from blocks.parameters import ParamSpec
 from experiments.optimizers import common
-from experiments.optimizers.roles import STANDARD, Roles
+from experiments.optimizers.one_rule import OneRule
 from experiments.optimizers.schedule_free import evaluation_params, schedule_free
 
 
-class ScheduleFreeAdamW:
+class ScheduleFreeAdamW(OneRule):
     """Adam without momentum, averaged as it goes.
 
         g <- g * min(1, clip_norm / ||g||)             gradients at y, all parameters
@@ -38,25 +41,16 @@ class ScheduleFreeAdamW:
         warmup_steps: updates of rising rate; the t-th has t / warmup_steps of it.
         weight_power: of the rate in the average.
         weight_decay: per unit of learning rate, times the decay of the role.
-        clip_norm: largest global gradient norm; None does not clip.
-        roles: factors on rate and decay, and clips, by role; None is `roles.STANDARD`.
+        the others: of `OneRule`.
 
     Source: arXiv 2405.15682 algorithm 1; facebookresearch/schedule_free
     adamw_schedulefree.py 1.4, with r = 0.
     """
 
-    traced = (
-        "learning_rate",
-        "b1",
-        "b2",
-        "eps",
-        "warmup_steps",
-        "weight_power",
-        "weight_decay",
-        "clip_norm",
-    )
+    traced = (*OneRule.traced, "b1", "b2", "eps", "warmup_steps", "weight_power")
 
     @staticmethod
+    @with_keywords_of(OneRule.check)
     def check(
         *,
         learning_rate: float = 2.5e-3,
@@ -66,22 +60,20 @@ class ScheduleFreeAdamW:
         warmup_steps: int = 0,
         weight_power: float = 2.0,
         weight_decay: float = 0.1,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ) -> None:
         """Refuses values before anything is traced or compiled."""
+        OneRule.check(learning_rate=learning_rate, weight_decay=weight_decay, **others)
         common.check_not_negative(
-            learning_rate=learning_rate,
             warmup_steps=warmup_steps,
             weight_power=weight_power,
-            weight_decay=weight_decay,
         )
         if not 0 < b1 < 1:
             raise ValueError(f"b1: expected a number in (0, 1), got {b1}")
         common.check_decay_rate(b2=b2)
         common.check_eps(eps=eps)
-        common.check_clip_norm(clip_norm)
 
+    @with_keywords_of(OneRule.__init__)
     def __init__(
         self,
         *,
@@ -92,59 +84,43 @@ class ScheduleFreeAdamW:
         warmup_steps: int = 0,
         weight_power: float = 2.0,
         weight_decay: float = 0.1,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ):
-        self.learning_rate = learning_rate
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, **others
+        )
         self.b1 = b1
         self.b2 = b2
         self.eps = eps
         self.warmup_steps = warmup_steps
         self.weight_power = weight_power
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.roles = roles or STANDARD
 
-    def groups(self, specs: dict[str, ParamSpec]) -> dict[str, str]:
-        """Path -> "decay" or "no_decay"."""
-        return common.groups_by_decay(self.roles, specs)
+    def rule(self, number: common.Number, specs) -> optax.GradientTransformation:
+        """Adam without a first moment."""
+        del specs  # every parameter alike
+        return optax.scale_by_rms(
+            number(self.b2),
+            number(self.eps),
+            eps_in_sqrt=False,
+            bias_correction=True,
+        )
 
-    def transform(
-        self, specs: dict[str, ParamSpec], multiplier
+    def step(
+        self, number: common.Number, specs: dict[str, ParamSpec], multiplier: Callable
     ) -> optax.GradientTransformation:
-        """The update rule over flat dicts of the parameters of `specs`.
+        """The step of z, from gradients at y, and the average x that it moves."""
 
-        Args:
-            specs: what every parameter is.
-            multiplier: the schedule, count of finished updates -> factor in [0, 1].
-        """
-        roles = self.roles
+        def warmed(count):
+            # 1 without a warmup: count + 1 >= 1.
+            up = number(count + 1) / jnp.maximum(number(self.warmup_steps), 1)
+            return jnp.minimum(up, 1) * number(multiplier(count))
 
-        def make(number):
-            def warmed(count):
-                # 1 without a warmup: count + 1 >= 1.
-                up = number(count + 1) / jnp.maximum(number(self.warmup_steps), 1)
-                return jnp.minimum(up, 1) * number(multiplier(count))
-
-            step = optax.chain(
-                common.clip(number, self.clip_norm, roles, specs),
-                optax.scale_by_rms(
-                    number(self.b2),
-                    number(self.eps),
-                    eps_in_sqrt=False,
-                    bias_correction=True,
-                ),
-                common.decayed_weights(number, self.weight_decay, roles, specs),
-                common.scale_by_rate(number, self.learning_rate, warmed, roles, specs),
-            )
-            return schedule_free(
-                step,
-                warmed,
-                b1=number(self.b1),
-                weight_power=number(self.weight_power),
-            )
-
-        return common.in_wide_dtype(specs, make)
+        return schedule_free(
+            super().step(number, specs, warmed),
+            warmed,
+            b1=number(self.b1),
+            weight_power=number(self.weight_power),
+        )
 
     def evaluated(self, opt_state, params):
         """The parameters to measure and to keep: x, from the state and the y held.

@@ -2,12 +2,12 @@
 
 import optax
 
-from blocks.parameters import ParamSpec
+from blocks.keywords import with_keywords_of
 from experiments.optimizers import common
-from experiments.optimizers.roles import STANDARD, Roles
+from experiments.optimizers.one_rule import OneRule
 
 
-class SGD:
+class SGD(OneRule):
     """Gradient descent with heavy-ball or Nesterov momentum.
 
         g <- g * min(1, clip_norm / ||g||)             over all parameters
@@ -25,33 +25,30 @@ class SGD:
         momentum: decay per step of m; 0 is plain gradient descent.
         nesterov: look one step ahead. Changes the program, so it is not traced.
         weight_decay: per unit of learning rate.
-        clip_norm: largest global gradient norm; None does not clip.
-        roles: factors on rate and decay, and clips, by role; None is `roles.STANDARD`.
+        the others: of `OneRule`.
 
     Source: momentum as torch.optim.SGD without dampening and optax.trace.
     Departure: torch's weight decay is an L2 term inside the gradient, here decoupled.
     """
 
-    traced = ("learning_rate", "momentum", "weight_decay", "clip_norm")
+    traced = (*OneRule.traced, "momentum")
 
     @staticmethod
+    @with_keywords_of(OneRule.check)
     def check(
         *,
         learning_rate: float = 0.1,
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ) -> None:
         """Refuses values before anything is traced or compiled."""
         del nesterov
-        common.check_not_negative(
-            learning_rate=learning_rate, weight_decay=weight_decay
-        )
+        OneRule.check(learning_rate=learning_rate, weight_decay=weight_decay, **others)
         common.check_decay_rate(momentum=momentum)
-        common.check_clip_norm(clip_norm)
 
+    @with_keywords_of(OneRule.__init__)
     def __init__(
         self,
         *,
@@ -59,39 +56,15 @@ class SGD:
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
-        clip_norm: float | None = 1.0,
-        roles: Roles | None = None,
+        **others,
     ):
-        self.learning_rate = learning_rate
+        super().__init__(
+            learning_rate=learning_rate, weight_decay=weight_decay, **others
+        )
         self.momentum = momentum
         self.nesterov = nesterov
-        self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
-        self.roles = roles or STANDARD
 
-    def groups(self, specs: dict[str, ParamSpec]) -> dict[str, str]:
-        """Path -> "decay" or "no_decay"."""
-        return common.groups_by_decay(self.roles, specs)
-
-    def transform(
-        self, specs: dict[str, ParamSpec], multiplier
-    ) -> optax.GradientTransformation:
-        """The update rule over flat dicts of the parameters of `specs`.
-
-        Args:
-            specs: what every parameter is.
-            multiplier: the schedule, count of finished updates -> factor in [0, 1].
-        """
-        roles = self.roles
-
-        def make(number):
-            return optax.chain(
-                common.clip(number, self.clip_norm, roles, specs),
-                optax.trace(number(self.momentum), nesterov=self.nesterov),
-                common.decayed_weights(number, self.weight_decay, roles, specs),
-                common.scale_by_rate(
-                    number, self.learning_rate, multiplier, roles, specs
-                ),
-            )
-
-        return common.in_wide_dtype(specs, make)
+    def rule(self, number: common.Number, specs) -> optax.GradientTransformation:
+        """`optax.trace` with these numbers."""
+        del specs  # every parameter alike
+        return optax.trace(number(self.momentum), nesterov=self.nesterov)
