@@ -14,6 +14,7 @@ from analysis.stats import Interval, t_interval
 from analysis.text import minus
 
 GAIN = "site/gain_eff"
+RIVALS = ("site/lin_cos", "site/elasticity")  # what else may explain a gap
 
 
 def gain_gap_figure(study: Study, quantity: str = GAIN) -> Figure:
@@ -70,7 +71,10 @@ def gain_gap_figure(study: Study, quantity: str = GAIN) -> Figure:
         for c in dict.fromkeys(column for _, column in points)
     ]
     cells.beside(axes, handles=handles)
-    style.caption(figure, _caption(points, baseline, cells.RULES.get(rule, rule)))
+    fits = {quantity: _correlation(points)} | {
+        rival: _correlation(_points(study, rule, rival)) for rival in RIVALS
+    }
+    style.caption(figure, _caption(baseline, cells.RULES.get(rule, rule), fits))
     return figure
 
 
@@ -92,14 +96,22 @@ def _bar(interval: Interval) -> list[float] | None:
     return [interval.half_width] if interval.n >= style.BAND_SEEDS else None
 
 
-def _caption(points: dict, baseline: str, rule: str) -> str:
+def _correlation(points: dict) -> tuple[float, int] | None:
+    """Spearman's rank correlation over cells, and how many; None for three or fewer."""
+    if len(points) <= 3:
+        return None
+    xs, ys = np.array([(x.mean, y.mean) for x, y in points.values()]).T
+    return float(stats.spearmanr(xs, ys).statistic), len(points)
+
+
+def _caption(baseline: str, rule: str, fits: dict) -> str:
     text = (
         f"Gap to {baseline} in the same column, paired by seed, {rule}; bars: 95 % "
         f"Student-t intervals, from {style.BAND_SEEDS} seeds."
     )
-    if len(points) > 3:
-        xs, ys = np.array([(x.mean, y.mean) for x, y in points.values()]).T
-        rho = float(stats.spearmanr(xs, ys).statistic)
-        text += f" Spearman's rank correlation over the {len(points)} cells: "
-        text += minus(f"{rho:.2f}.")
-    return text
+    found = [
+        f"{quantity.removeprefix('site/')} {minus(f'{fit[0]:.2f}')} ({fit[1]} cells)"
+        for quantity, fit in fits.items()
+        if fit
+    ]
+    return f"{text} Rank correlation with: {', '.join(found)}." if found else text

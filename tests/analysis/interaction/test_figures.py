@@ -96,3 +96,13 @@ def test_diverged_rates_have_a_cross_and_the_chosen_one_a_ring(wide):
 def test_steps_shown_have_the_first_and_the_last():
     assert shown_steps([1, 2, 4, 8, 16, 32, 64, 100]) == [1, 4, 16, 32, 100]
     assert shown_steps([0]) == [0]
+
+
+def test_one_curve_is_compared_with_its_rivals(wide):
+    figure = gain_gap_figure(wide)
+    (words,) = [
+        t.get_text() for t in figure.texts if "Rank correlation" in t.get_text()
+    ]
+    # The fixture's gap and gain both follow its growth; elasticity is not recorded.
+    assert "gain_eff \N{MINUS SIGN}" in words.replace("\n", " ")
+    assert "lin_cos" in words and "elasticity" not in words
