@@ -62,8 +62,11 @@ def cli() -> None:
         return
     try:
         main()
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command continues")
+    except KeyboardInterrupt as stopped:
+        print("stopped; the same command continues", file=sys.stderr)
+        sys.exit(
+            getattr(stopped, "exit_code", 130)
+        )  # not 1, as of a launch that failed
     except Exception as error:
         from experiments.explain import one_line
 

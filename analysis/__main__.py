@@ -9,6 +9,7 @@ COMMANDS = {
     "status": "where the runs of a folder stand, once or live",
     "interaction": "means, contrasts and verdict of two axes of a folder of runs",
     "catalogue": "one HTML page of all parts, from what task=catalogue wrote",
+    "count": "bars of the parameters by part, from what task=count wrote",
     "prune": "removes failed runs, old checkpoints, runs of no sweep",
 }
 
@@ -31,6 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         "status": _status,
         "interaction": _interaction,
         "catalogue": _catalogue,
+        "count": _count,
         "prune": _prune,
     }
     return run[options.command](options)
@@ -57,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     catalogue.add_argument(
         "directory", help="the folder of catalogue.json, outputs/catalogue"
     )
+    counted = commands.add_parser("count", help=COMMANDS["count"])
+    counted.add_argument("directory", help="the folder of count.json, outputs/<name>")
     _add_prune_options(commands.add_parser("prune", help=COMMANDS["prune"]))
     return parser
 
@@ -170,6 +174,17 @@ def _catalogue(options: argparse.Namespace) -> int:
 
     try:
         print(write_catalogue(options.directory))
+    except AnalysisError as error:
+        return _refuse(str(error))
+    return 0
+
+
+def _count(options: argparse.Namespace) -> int:
+    from analysis.counts import write_count
+    from analysis.errors import AnalysisError
+
+    try:
+        print(write_count(options.directory))
     except AnalysisError as error:
         return _refuse(str(error))
     return 0

@@ -46,6 +46,7 @@ METRIC_COLUMNS = {
     "seconds": pl.Float64,
     "tokens_per_second": pl.Float64,
     "finite": pl.Boolean,
+    "skipped": pl.Int64,
 }
 PROBE_COLUMNS = {
     "run_id": pl.String,

@@ -1,6 +1,5 @@
 """A decoder-only language model from the parts it is given."""
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -8,20 +7,28 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.attention_stack import attention_stack
 from blocks.auxiliary_loss import with_loss
-from blocks.block import Block
-from blocks.inits.scaled import Scaled
-from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 from blocks.norms.looks import look_at_norm
-from blocks.parallel import ParallelBranch
-from blocks.site import Site
 from blocks.stack import REMAT, Stack
 from blocks.state import Running
 from blocks.taps import mean_square
+from blocks.token_loss import chunked_losses, token_losses
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+def check_dtype(dtype: str) -> None:
+    """Raises ValueError for what a model cannot compute in."""
+    if dtype == "float16":
+        raise ValueError(
+            "dtype float16: gradients below 6e-8 vanish and activations above 65504 "
+            "overflow, and there is no loss scaling here; take bfloat16"
+        )
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
 
 
 class LanguageModel(nnx.Module):
@@ -51,6 +58,8 @@ class LanguageModel(nnx.Module):
         logit_scale, logit_softcap: of the logits. head_bias: the head learns an offset.
         z_loss: coefficient of mean(logsumexp(logits)^2), which is minimized beside the
             cross-entropy and not reported; 1e-4 in PaLM (arXiv 2204.02311). None: none.
+        loss_chunk: tokens whose logits exist at a time while the loss is computed; None:
+            all. Less memory where the vocabulary is large (`blocks.token_loss`).
         dtype: of the activations. remat: see `blocks.stack`.
         stack: how the blocks are held and run.
     """
@@ -72,6 +81,7 @@ class LanguageModel(nnx.Module):
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
         z_loss: float | None = None,
+        loss_chunk: int | None = None,
         tied_head: bool = False,
         head_bias: bool = False,
         dtype: str = "float32",
@@ -107,10 +117,11 @@ class LanguageModel(nnx.Module):
             raise ValueError(f"logit_softcap must be positive, got {logit_softcap}")
         if z_loss is not None and not (math.isfinite(z_loss) and z_loss >= 0):
             raise ValueError(f"z_loss must not be negative, got {z_loss}")
+        if loss_chunk is not None and loss_chunk < 1:
+            raise ValueError(f"loss_chunk must be at least 1, got {loss_chunk}")
         if tied_head and head_bias:
             raise ValueError("head_bias needs a head of its own (tied_head is true)")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        check_dtype(dtype)
         if remat not in REMAT:
             raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
 
@@ -142,6 +153,7 @@ class LanguageModel(nnx.Module):
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
         z_loss: float | None = None,
+        loss_chunk: int | None = None,
         dtype: str = "float32",
         remat: str = "auto",
         stack: Callable = Stack,
@@ -154,6 +166,7 @@ class LanguageModel(nnx.Module):
         self.fixed_embedding_scale = embedding_scale
         self.logit_scale = logit_scale
         self.logit_softcap = logit_softcap
+        self.loss_chunk = loss_chunk
         # Kept as state because members of a program may differ in it.
         self.z_loss = (
             None if z_loss is None else Running(jnp.full((), z_loss, jnp.float32))
@@ -184,59 +197,25 @@ class LanguageModel(nnx.Module):
         self.ends = residual.make_ends(
             d_model, n_layers=n_layers, norm=norm, rngs=at[4]
         )
-        parts = dict(
+        self.blocks = attention_stack(
+            d_model,
+            n_heads,
+            d_ff,
+            n_layers=n_layers,
+            norm=norm,
+            attn_norm=attn_norm,
+            ffn_norm=ffn_norm,
             attention=attention,
             ffn=ffn,
+            residual=residual,
             placement=placement,
-            attn_norm=attn_norm or norm,
-            ffn_norm=ffn_norm or norm,
+            init=init,
+            pattern=pattern,
+            remat=remat,
+            sizes={"n_kv_heads": n_kv_heads, "d_head": d_head},
+            stack=stack,
+            rngs=at[2],
         )
-        names = ("both",) if placement.parallel else ("attn", "ffn")
-        sizes = {"n_kv_heads": n_kv_heads, "d_head": d_head}
-        sizes = {k: v for k, v in sizes.items() if v is not None}
-
-        def make_block(*, layer, like, rngs):
-            own = parts_of(like, n_layers, pattern, parts)
-
-            def linear_at(site):
-                return functools.partial(
-                    Linear,
-                    init=Scaled(init, residual, site),
-                    layer=layer,
-                    n_sublayers=2 * n_layers,
-                )
-
-            def branch(name, index):
-                linear = linear_at(Site(name, layer, n_layers, index, 2))
-                if name == "attn":
-                    return functools.partial(
-                        own["attention"], d_model, n_heads, linear=linear, **sizes
-                    )
-                return functools.partial(own["ffn"], d_model, d_ff, linear=linear)
-
-            def sublayer(name, make_branch, norm):
-                return make_branch, norm, own["placement"].at(name, like, n_layers)
-
-            branches = {"attn": branch("attn", 0), "ffn": branch("ffn", 1)}
-            if placement.parallel:
-                both = functools.partial(ParallelBranch, branches)
-                sublayers = {"both": sublayer("both", both, own["attn_norm"])}
-            else:
-                sublayers = {
-                    name: sublayer(name, make, own[f"{name}_norm"])
-                    for name, make in branches.items()
-                }
-            return Block(
-                d_model,
-                sublayers,
-                residual=residual,
-                layer=layer,
-                n_layers=n_layers,
-                rngs=rngs,
-            )
-
-        kinds = kinds_of(n_layers, pattern, parts, names)
-        self.blocks = stack(make_block, n_layers, kinds=kinds, remat=remat, rngs=at[2])
         self.final_norm = (
             make_norm(final_norm or norm, d_model, "final", rngs=at[5])
             if placement.final_norm
@@ -279,7 +258,12 @@ class LanguageModel(nnx.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """[tokens, d_model] -> [tokens, vocab_size], in the dtype of the activations."""
-        x = hidden if self.final_norm is None else self.final_norm(hidden)
+        return self._unembedded(self._normalized(hidden))
+
+    def _normalized(self, hidden: jax.Array) -> jax.Array:
+        return hidden if self.final_norm is None else self.final_norm(hidden)
+
+    def _unembedded(self, x: jax.Array) -> jax.Array:
         if self.head is None:
             logits = x @ self.table[...].astype(x.dtype).T
         else:
@@ -312,11 +296,13 @@ class LanguageModel(nnx.Module):
         if "norms" in self.looks and self.final_norm is not None:
             seen = look_at_norm(self.final_norm, hidden)
             measured |= {f"final/{name}": value for name, value in seen.items()}
-        logits = self.logits(hidden)
-        loss = cross_entropy(logits, batch[:, 1:].reshape(-1))
+        x, targets = self._normalized(hidden), batch[:, 1:].reshape(-1)
+        if self.loss_chunk is None:
+            losses, totals = token_losses(self._unembedded(x), targets)
+            loss, z = jnp.mean(losses), jnp.mean(jnp.square(totals))
+        else:
+            loss, z = chunked_losses(self._unembedded, x, targets, self.loss_chunk)
         if self.z_loss is not None:
-            wide = logits.astype(loss.dtype)
-            z = jnp.mean(jnp.square(jax.nn.logsumexp(wide, axis=-1)))
             loss = with_loss(loss, self.z_loss[...].astype(z.dtype) * z)
         return loss, measured
 
@@ -326,6 +312,4 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
     logits [tokens, vocab], targets [tokens] integers; nats per token.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    picked = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+    return jnp.mean(token_losses(logits, targets)[0])

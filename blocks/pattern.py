@@ -93,3 +93,64 @@ class First(Pattern):
 
     def chosen(self, layer: int, n_layers: int) -> bool:
         return layer < max(math.floor(self.fraction * n_layers), self.at_least)
+
+
+class Listed(Pattern):
+    """Each part in the layers that are listed for it, numbered from 0.
+
+    attention_in: of attention and attn_norm. ffn_in: of ffn and ffn_norm. placement_in:
+    of the placement. None is every second layer: 1, 3, ...; numbers that the model has
+    no layer for wait for a deeper one. For what no rule of one number says: Qwen3-Next
+    and Llama 4 Maverick, whose attentions and mixtures alternate at paces of their own.
+    """
+
+    traced = ()
+
+    @staticmethod
+    def check(
+        *,
+        attention_in: tuple[int, ...] | None = None,
+        ffn_in: tuple[int, ...] | None = None,
+        placement_in: tuple[int, ...] | None = None,
+    ) -> None:
+        given = dict(
+            attention_in=attention_in, ffn_in=ffn_in, placement_in=placement_in
+        )
+        for name, layers in given.items():
+            wrong = [n for n in layers or () if not isinstance(n, int) or n < 0]
+            if wrong:
+                raise ValueError(
+                    f"{name} must be numbers of layers, from 0, got {wrong[0]}"
+                )
+
+    @with_keywords_of(Pattern.__init__)
+    def __init__(
+        self,
+        *,
+        attention_in: tuple[int, ...] | None = None,
+        ffn_in: tuple[int, ...] | None = None,
+        placement_in: tuple[int, ...] | None = None,
+        **parts,
+    ):
+        super().__init__(**parts)
+        self._layers = {
+            "attention": attention_in,
+            "attn_norm": attention_in,
+            "ffn": ffn_in,
+            "ffn_norm": ffn_in,
+            "placement": placement_in,
+        }
+
+    def chosen(self, layer: int, n_layers: int) -> bool:
+        return bool(self.at(layer, n_layers))
+
+    def at(self, layer: int, n_layers: int) -> dict:
+        return {
+            name: part
+            for name, part in self.parts.items()
+            if self._has(layer, self._layers[name])
+        }
+
+    @staticmethod
+    def _has(layer: int, layers: tuple[int, ...] | None) -> bool:
+        return layer % 2 == 1 if layers is None else layer in layers

@@ -9,7 +9,7 @@ from flax import nnx
 
 from blocks.block import Block
 from blocks.inits.scaled import Scaled
-from blocks.language_model import DTYPES
+from blocks.language_model import check_dtype
 from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
@@ -46,8 +46,7 @@ class ResidualMLP(nnx.Module):
         for name, size in dict(d_model=d_model, n_layers=n_layers, d_ff=d_ff).items():
             if size is not None and size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        check_dtype(dtype)
         if remat not in REMAT:
             raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
 

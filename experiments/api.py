@@ -5,6 +5,7 @@ runs = api.run(api.compose(["norm=rmsnorm,derf", "seed=0,1,2", "steps=200"]))
 """
 
 import contextlib
+import pathlib
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
+from experiments import distributed
 from experiments.compose import CONF, Composer, is_for_hydra
 from experiments.config import Config
 from experiments.dispatch.extras import check_package
@@ -22,11 +24,14 @@ from experiments.display import Display, print_programs, print_summary
 from experiments.environment import set_up
 from experiments.errors import UserError
 from experiments.explain import explained
-from experiments.group import plan, share_of_sweep
+from experiments.group import Group, plan, share_of_sweep
 from experiments.members import Member
 from experiments.revision import check_code
+from experiments.script import write_script
+from experiments.signals import Stopped, calling
 from experiments.sweep import expand
 from experiments.sweep_file import note_plan
+from experiments.trained import trained as trained  # for notebooks
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[Config]:
@@ -57,10 +62,11 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
 
     A config whose task makes no run (it lists or counts something) is answered first,
     and has no member. Runs that differ only in traced numbers and seed share a compiled
-    program and run together. Ctrl-C and SIGTERM save every run under way and return by
-    KeyboardInterrupt.
+    program and run together.
 
     Raises:
+        Stopped: a signal came (`experiments.signals`), a KeyboardInterrupt; every run under
+            way was saved.
         UserError: a config cannot be run. Nothing has been created then.
     """
     if not configs:
@@ -68,19 +74,23 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     console = console or Console()
     dispatch = configs[0].runtime.dispatch_part().build({}, "runtime.dispatch")
     check_package(dispatch)
+    distributed.start(configs[0].runtime.distributed)
+    if not distributed.is_first():
+        console = Console(quiet=True)
     set_up(configs[0].runtime.compilation_cache, on_devices=not dispatch.is_elsewhere)
-    answered = [config for config in configs if not makes_run(config)]
+    listed = [config for config in configs if is_listed(config)]
+    answered = [c for c in configs if not (makes_run(c) or is_listed(c))]
     configs = [config for config in configs if makes_run(config)]
+    if listed:
+        _write_script(listed, console)
     groups = plan(configs)
     for config in answered:
         config.task.build({}, "task").answer(config, console)
     if not configs:
         return []
     check_code(groups)
-    try:
-        note_plan([m for g in groups for m in g.members])
-    except OSError as error:
-        raise UserError(f"runtime.output_dir: {error}") from None
+    if distributed.is_first():
+        _note(groups)
     groups = share_of_sweep(groups, configs[0].runtime.share)
     members = [m for g in groups for m in g.members]
     pending = sum(len(g.pending) for g in groups)
@@ -98,24 +108,56 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
     if any(m.config.runtime.explain for m in members):
         print_programs(groups, console)
     stop = threading.Event()
-    with Display(members, console) as display, _stopping_on_signals(stop, display):
+    with (
+        Display(members, console) as display,
+        _stopping_on_signals(stop, display) as signals,
+    ):
         dispatch.execute(groups, stop, display)
     print_summary(members, console)
     compilations = sum(g.programs.compilations for g in groups) - compiled_before
     if compilations:
         console.print(_count(compilations, "compilation"), highlight=False)
     if stop.is_set():
-        raise KeyboardInterrupt
+        raise Stopped(*signals[:1])
     return members
 
 
 def makes_run(config: Config) -> bool:
-    """Whether the task works on runs; else it has `answer(config, console)`."""
-    return not hasattr(config.task.cls, "answer")
+    """Whether there is a run to make.
+
+    Else it goes to a script, or the task has `answer(config, console)` and makes none.
+    """
+    return not (is_listed(config) or hasattr(config.task.cls, "answer"))
+
+
+def is_listed(config: Config) -> bool:
+    """Whether a run is written to a script instead of being made."""
+    return config.runtime.script is not None and not hasattr(config.task.cls, "answer")
+
+
+def _write_script(configs: Sequence[Config], console: Console) -> None:
+    """Checks the runs, plans them on disk, and writes the script."""
+    groups = plan(configs)
+    _note(groups)
+    path = pathlib.Path(configs[0].runtime.script).expanduser()
+    n = write_script(path, groups)
+    console.print(f"{path}: {_count(n, 'line')}, one per run", highlight=False)
+
+
+def _note(groups: Sequence[Group]) -> None:
+    try:
+        note_plan([m for g in groups for m in g.members])
+    except OSError as error:
+        raise UserError(f"runtime.output_dir: {error}") from None
 
 
 def report(configs: Sequence[Config]) -> None:
-    """Draws the report of every folder whose config asks for one, each in a process."""
+    """Draws the report of every folder whose config asks for one, each in a process.
+
+    Of several processes that work together the first does.
+    """
+    if not distributed.is_first():
+        return
     wanted = {str(c.folder) for c in configs if c.runtime.report and makes_run(c)}
     for folder in sorted(wanted):
         command = [sys.executable, "-m", "analysis", "report", folder]
@@ -133,25 +175,21 @@ def _count(n: int, what: str) -> str:
 
 @contextlib.contextmanager
 def _stopping_on_signals(stop: threading.Event, display: Display):
-    """In here the first SIGINT or SIGTERM sets the event; the next one interrupts.
+    """In here the first signal that asks for it sets the event, a second Ctrl-C interrupts.
 
-    The main thread alone may set handlers; elsewhere (a notebook's worker, say) signals
-    are left as they are.
+    A scheduler that warns of its SIGTERM by another signal must not cut the saving short.
+    Yields the numbers of the signals that came.
     """
+    came = []
 
     def handle(number, frame):
+        came.append(number)
         if stop.is_set():
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         stop.set()
         display.say("stopping: every run under way is being saved")
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, handle) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+    with calling(handle):
+        yield came

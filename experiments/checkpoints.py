@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import distributed
 from experiments.errors import UserError
 from experiments.run import DiskError
 
@@ -140,7 +141,9 @@ class Checkpoints:
     def _write(self, path: pathlib.Path, leaves: dict, meta: dict) -> None:
         ocp = _orbax()
         try:
-            _discard(path)  # left by an attempt that was cut, or found broken
+            if distributed.is_first():
+                _discard(path)  # left by an attempt that was cut, or found broken
+            distributed.meet("discarded")
             with _ORBAX, ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
                 writer.save(
                     path,
@@ -161,6 +164,8 @@ class Checkpoints:
 
         A later step was found broken, or the run would not be here.
         """
+        if not distributed.is_first():
+            return
         steps = self.steps()
         older = [s for s in steps if s < step]
         for s in steps:
@@ -297,7 +302,7 @@ def _other_schema(schema) -> str:
 def _arrays(path: pathlib.Path, expected: dict) -> dict:
     """The leaves of a checkpoint, on the first device, wherever they were written."""
     ocp = _orbax()
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     packed = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
         for name, x in _pack(expected, _end_to_end_shape).items()
@@ -330,7 +335,7 @@ def _pack(leaves: dict, join: Callable) -> dict:
 
 
 def _end_to_end(parts: list) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(x)) for x in parts])
+    return np.concatenate([np.ravel(distributed.whole(x)) for x in parts])
 
 
 def _end_to_end_shape(parts: list) -> jax.ShapeDtypeStruct:
@@ -352,7 +357,7 @@ def digest(leaves: dict) -> str:
     """sha256 over names, types, shapes and bytes of a flat dict of arrays."""
     h = hashlib.sha256()
     for name in sorted(leaves):
-        x = np.asarray(leaves[name])
+        x = distributed.whole(leaves[name])
         h.update(json.dumps([name, str(x.dtype), x.shape]).encode())
         h.update(np.ascontiguousarray(x).tobytes())
     return h.hexdigest()

@@ -8,10 +8,12 @@ import re
 import typing
 from typing import Any
 
+from experiments import distributed
 from experiments.compatibility.message import blamed, refusal
 from experiments.errors import ConfigError, nearest, other_name
 from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
+from experiments.sharding import MeshShape
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
 OPTIONAL_PARTS = ("averaging",)  # null: none
@@ -36,6 +38,8 @@ class Runtime:
     output_dir: str = "outputs"
     layout: str = "auto"
     threads: int | None = None
+    mesh: MeshShape = dataclasses.field(default_factory=MeshShape)
+    distributed: str | dict[str, Any] | None = None  # processes that work as one
     compilation_cache: str | None = "auto"
     memory_gib: float | None = None
     explain: bool = False
@@ -43,6 +47,7 @@ class Runtime:
     report: bool = False
     retry: str | None = "failed"  # which finished states are made again
     shard: str | None = None  # "3/16": this share of the sweep
+    script: str | None = None  # a file that gets a line per run, and nothing is run
     allow_code_change: bool = False
     locate_divergence: bool = True  # look into the step at which a run diverged
     extend_from: str | None = None  # a run whose last checkpoint this one starts from
@@ -193,7 +198,19 @@ class Config:
                 f"runtime.threads: must be at least 1, got {runtime.threads}"
             )
         runtime.logger_parts()
-        runtime.dispatch_part()
+        dispatch = runtime.dispatch_part()
+        distributed.check(runtime.distributed)
+        if runtime.distributed is not None:
+            if dispatch.cls.is_elsewhere:
+                raise ConfigError(
+                    f"runtime.distributed: not with dispatch={dispatch.name}; start the "
+                    "same command in each process instead (srun, say)"
+                )
+            if runtime.mesh.is_one:
+                raise ConfigError(
+                    "runtime.distributed: processes share work along the axes of "
+                    "runtime.mesh, and all are 1 (runtime.mesh.members=-1, say)"
+                )
         if runtime.retry not in RETRY:
             raise ConfigError(
                 f"runtime.retry: must be failed, diverged or null, got {runtime.retry!r}"

@@ -5,9 +5,13 @@ import math
 
 from flax import nnx
 
+from blocks.attention.gated_deltanet import GatedDeltaNet
 from blocks.attention.mla import LatentAttention
 from blocks.ffn.moe.moe import MoE
+from blocks.language_model import LanguageModel
 from blocks.parameters import Layout, ParamSpec, path_name
+from blocks.token_encoder import TokenEncoder
+from blocks.vision_model import VisionModel
 
 # Parts in the order of the forward pass.
 PARTS = (
@@ -23,6 +27,7 @@ PARTS = (
     "head",
 )
 MULTIPLIED = ("matrix", "router", "head")  # roles that meet every token in a product
+PATCHES = "patches/kernel"  # an embedding that does, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,7 @@ def part_of(path: str, spec: ParamSpec) -> str:
     for name, part in (
         ("experts", "experts"),
         ("shared", "shared experts"),
+        ("patches", "embedding"),
         ("head", "head"),
         ("attn", "attention"),
         ("ffn", "feed-forward"),
@@ -95,7 +101,8 @@ class Attention:
     """One attention of a model, with what its cost depends on.
 
     n_layers: layers that have it. n_heads: of queries. d_key, d_value: widths of a head.
-    d_kept: numbers per token that later tokens need. sees: most keys of a token, or None.
+    d_kept: numbers per token that later tokens need; 0 where all are seen at once.
+    sees: most keys of a token, or None.
     """
 
     n_layers: int
@@ -115,7 +122,8 @@ def attentions(model: nnx.Module) -> list[Attention]:
                 kept = node.kv_norm.d_model + node.d_rope
                 widths = node.d_head + node.d_rope, node.d_value, kept
             elif hasattr(node, "n_kv_heads") and hasattr(node, "d_head"):
-                widths = node.d_head, node.d_head, 2 * node.n_kv_heads * node.d_head
+                kept = 2 * node.n_kv_heads * node.d_head if node.causal else 0
+                widths = node.d_head, node.d_head, kept
             else:
                 continue
             limits = [node.window, getattr(node, "chunk", None)]
@@ -124,43 +132,97 @@ def attentions(model: nnx.Module) -> list[Attention]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """One linear attention of a model, whose cost does not depend on earlier tokens.
+
+    n_layers: layers that have it. n_state: numbers in the states of its heads. n_before:
+    numbers of earlier tokens that its convolutions need.
+    """
+
+    n_layers: int
+    n_state: int
+    n_before: int
+
+
+def memories(model: nnx.Module) -> list[Memory]:
+    """Every linear attention of a model, those of alike layers in one."""
+    found = []
+    for place, layers in model.blocks.places.items():
+        for _, node in nnx.iter_graph(getattr(model.blocks, place)):
+            if isinstance(node, GatedDeltaNet):
+                taps = [c.taps.shape for c in (node.q_conv, node.k_conv, node.v_conv)]
+                before = sum((size - 1) * width for *_, size, width in taps)
+                state = node.n_heads * node.d_key * node.d_value
+                found.append(Memory(len(layers), state, before))
+    return found
+
+
 def flops_per_token(layout: Layout, seq_len: int) -> dict[str, int]:
     """Forward FLOPs of matrix products, a mean over the tokens of one sequence.
 
-    weights: 2 for each number that a token is multiplied by.
+    weights: 2 for each number that a token is multiplied by; of the classifier of images
+        and the map of their patches the share of the tokens that meet it.
     attention: 2 n_heads (d_key + d_value) for each key, and all `seq_len` keys, or those
-        of the window: masked ones are computed too (arXiv 2204.02311 appendix B).
+        of the window: masked ones are computed too (arXiv 2204.02311 appendix B). A
+        linear attention multiplies its state three times: what is stored under a key,
+        what is written there, what is read.
     """
     model = model_of(layout)
-    shares = expert_shares(model)
+    shares = expert_shares(model) | image_shares(model)
     products = 0
     for path, spec in layout.specs.items():
         # Offsets of a router have its role's name in the path, not the role.
-        if spec.role not in MULTIPLIED:
+        if spec.role not in MULTIPLIED and path != PATCHES:
             continue
         share = next((s for p, s in shares.items() if path.startswith(p)), (1, 1))
         products += spec.size * share[0] // share[1]
-    if getattr(model, "head", None) is None and "table" in layout.specs:
-        products += layout.specs["table"].size  # a tied head
+    if multiplies_its_table(model):
+        products += layout.specs["table"].size
     keys = sum(
         a.n_layers * a.n_heads * (a.d_key + a.d_value) * min(a.sees or seq_len, seq_len)
         for a in attentions(model)
     )
-    return {"weights": 2 * products, "attention": 2 * keys}
+    states = sum(3 * m.n_layers * m.n_state for m in memories(model))
+    return {"weights": 2 * products, "attention": 2 * (keys + states)}
+
+
+def image_shares(model: nnx.Module) -> dict[str, tuple[int, int]]:
+    """Start of paths that not all tokens of an image meet -> (those that do, all)."""
+    if not isinstance(model, VisionModel):
+        return {}
+    n_tokens = model.positions.shape[0]
+    n_patches = n_tokens - (model.summary is not None)
+    return {"patches/": (n_patches, n_tokens), "head/": (1, n_tokens)}
+
+
+def n_tokens(layout: Layout, seq_len: int) -> int:
+    """Tokens of a sequence: `seq_len`, or as many as an image has."""
+    model = model_of(layout)
+    return model.positions.shape[0] if isinstance(model, VisionModel) else seq_len
+
+
+def multiplies_its_table(model: nnx.Module) -> bool:
+    """Whether the logits are products with the embedding of the tokens."""
+    if isinstance(model, TokenEncoder):
+        return model.head is not None
+    return isinstance(model, LanguageModel) and model.head is None
 
 
 def kept_per_token(layout: Layout, seq_len: int) -> dict[str, int]:
     """Numbers that generating text keeps.
 
     per_token: that one more token adds while every layer keeps it.
-    per_sequence: of `seq_len` tokens, layers with a window dropping what left it.
+    per_sequence: of `seq_len` tokens, layers with a window dropping what left it, and
+        the states of linear attention, which do not grow.
     """
-    found = attentions(model_of(layout))
+    model = model_of(layout)
+    found = attentions(model)
+    fixed = sum(m.n_layers * (m.n_state + m.n_before) for m in memories(model))
     return {
         "per_token": sum(a.n_layers * a.d_kept for a in found),
-        "per_sequence": sum(
-            a.n_layers * a.d_kept * min(a.sees or seq_len, seq_len) for a in found
-        ),
+        "per_sequence": fixed
+        + sum(a.n_layers * a.d_kept * min(a.sees or seq_len, seq_len) for a in found),
     }
 
 

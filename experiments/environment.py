@@ -67,7 +67,7 @@ def free_memory(gib: float | None = None) -> float:
     """
     if gib is not None:
         return gib * 2**30
-    stats = jax.devices()[0].memory_stats() or {}
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     free = float("inf")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 
+from experiments import distributed
 from experiments.environment import free_memory
 from experiments.errors import UserError
 from experiments.group import Group, recall
@@ -43,6 +44,8 @@ def execute(
         watcher: is told what happens, from worker threads.
     """
     watcher = watcher or Watcher()
+    distributed.meet("planned")  # nobody writes before all have looked
+    stop = distributed.AgreedStop(stop) if distributed.is_shared() else stop
     waited = False
     while any(group.pending for group in groups):
         _run_pending(groups, stop, watcher)
@@ -81,6 +84,7 @@ def _run_pending(
 ) -> None:
     queue = _Queue(groups)
     limit = free_memory(groups[0].members[0].config.runtime.memory_gib)
+    limit = min(distributed.everyones(limit))  # all must cut alike
     memory = _Memory(limit, watcher)
     n_workers = max((g.programs.layout.n_workers for g in groups), default=1)
     n_workers = min(n_workers, max(queue.n_batches, 1))
@@ -203,9 +207,10 @@ def _fitting(
         while True:
             programs.prepare(functions, size)
             need = programs.memory(size, functions)
-            if need <= limit or size == 1:
+            if need <= limit or size <= programs.layout.mesh.members:
                 break
             size = min(size - 1, max(1, int(size * limit / need)))
+            size = programs.layout.smaller(size)
     except Exception:  # said by the run that asks for the program again
         return [(batch, 0)]
     if size < len(batch):
@@ -230,7 +235,8 @@ def _run_batch(
     try:
         for member in batch:
             if _open(group, member):
-                member.loggers = Loggers.of(member.config, watcher.say)
+                if distributed.is_first():
+                    member.loggers = Loggers.of(member.config, watcher.say)
                 opened.append(member)
         if opened:
             with jax.enable_x64(group.programs.program.signature.x64):
@@ -242,6 +248,7 @@ def _run_batch(
                 member.error = line_of(error)
                 if member in opened:
                     member.directory.fail(error)
+        distributed.leave(line_of(error))
     finally:
         for member in batch:
             member.loggers.close(member.state)

@@ -317,11 +317,6 @@ def _nothing_to_override(file: str, path: str, known: Known) -> str:
     if folder and path.startswith(f"{folder}/"):
         # Hydra adds the place it comes to be in, which nobody wrote.
         name = path.removeprefix(f"{folder}/").partition("@")[0]
-        if name.startswith("hydra/"):  # with a slash in front it is ignored in silence
-            return (
-                f"{file}: {name} is chosen by the main config; write {name}=... on the "
-                "command line"
-            )
         return (
             f"{file}: 'override {name}' is looked for below {folder}/; from the top it is "
             f"written 'override /{name}'"

@@ -8,12 +8,16 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
+from experiments import distributed
 from experiments.config import Config, digest
 from experiments.data.dataset import Dataset
 from experiments.environment import describe
 from experiments.errors import ConfigError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.extension import source_of
+from experiments.following import directory_of
 from experiments.loggers.guarded import check_installed
 from experiments.members import Member
 from experiments.optimizers.spectrum import first_update_spectrum
@@ -51,6 +55,8 @@ class Group:
             **describe(),
             "signature": signature_digest(program.signature),
             "layout": layout.name,
+            "mesh": None if layout.mesh.is_one else layout.mesh.sizes,
+            "n_processes": jax.process_count(),
             "group_size": len(self.members),
             "choices": member.config.choices,
             "data": {
@@ -141,6 +147,12 @@ def check_fit(config: Config, dataset: Dataset) -> None:
         ConfigError: names the keys.
     """
     model, data = config.model, config.data
+    reads = getattr(model.cls, "reads", None)
+    if reads is not None:
+        raise ConfigError(
+            f"model: {model.name} reads {reads}, which no data here have "
+            "(task=count counts it)"
+        )
     reads_tokens = "vocab_size" in dict(model.keywords)
     if reads_tokens and dataset.vocab_size is None:
         raise ConfigError(
@@ -172,6 +184,11 @@ def check_fit(config: Config, dataset: Dataset) -> None:
                 f"seq_len: the {split} data have {tokens} tokens, too few for windows "
                 f"of {config.seq_len} + 1"
             )
+    if dataset.period is not None and config.seq_len % dataset.period:
+        raise ConfigError(
+            f"seq_len: {data.name} begins anew every {dataset.period} tokens: expected "
+            f"a multiple of {dataset.period}, got {config.seq_len}"
+        )
 
 
 def shared_overrides(configs: Sequence[Config]) -> frozenset[str]:
@@ -198,6 +215,9 @@ def plan(
     alike: dict[Signature, list[Member]] = {}
     seen = set()
     shared = shared_overrides(configs) if shared is None else shared
+    if configs:
+        # Before anything looks at the devices.
+        distributed.start(configs[0].runtime.distributed)
     for config in configs:
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
@@ -205,7 +225,7 @@ def plan(
         check_installed(config)
         if config.runtime.extend_from is not None:
             source_of(config)
-        directory = RunDirectory(config, dataset.fingerprint, shared)
+        directory = directory_of(config, dataset.fingerprint, shared)
         key = (directory.root, directory.identity)
         if key in seen:
             continue
@@ -234,8 +254,14 @@ def _group(signature: Signature, members: list[Member]) -> Group:
     if config.traces_depth:
         deepest = max(m.config.model["n_layers"] for m in members)
         signature = dataclasses.replace(signature, capacity=deepest)
-    layout = choose_layout(config.runtime.layout, config.runtime.threads)
+    mesh = config.runtime.mesh
+    layout = choose_layout(config.runtime.layout, config.runtime.threads, mesh)
     programs = executables(signature, layout)
+    if not mesh.is_one:
+        # Elsewhere the devices are others; who works there plans again.
+        here = not config.runtime.dispatch_part().cls.is_elsewhere
+        shape = layout.mesh if here else mesh
+        shape.check(config, programs.program.layout.specs)
     return Group(programs, task.build({}, "task"), members)
 
 

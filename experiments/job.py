@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments import api
 from experiments.compose import Composer, plain
 from experiments.config import Config
-from experiments.errors import RunFailed, UserError
+from experiments.errors import ConfigError, RunFailed, UserError
 from experiments.explain import explained, one_line, tracebacks_wanted
 from experiments.group import plan
 from experiments.members import Member
@@ -48,6 +48,8 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float | None:
         },
         overrides=overrides,
     )
+    if not report and api.is_listed(config):
+        raise ConfigError("runtime.script: needs hydra/launcher=batched")
     members = api.run([config])
     if not members:
         return None
@@ -62,6 +64,11 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float | None:
 def check_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]) -> None:
     """Refuses a sweep with an impossible job before anything is created."""
     plan([c for c in _compose(loader, config, jobs) if api.makes_run(c)])
+
+
+def composed(loader, config: DictConfig, job: Sequence[str]) -> Config:
+    """The config of one job of a sweep."""
+    return _compose(loader, config, [job])[0]
 
 
 def run_all(loader, config: DictConfig, jobs: Sequence[Sequence[str]]):

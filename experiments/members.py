@@ -30,6 +30,7 @@ class Member:
     diverged_step: int | None = None
     note: str | None = None
     seconds: float = 0.0  # spent in training steps, earlier attempts included
+    restores: int = 0  # how often it went back from where it diverged
     pending: list = dataclasses.field(default_factory=list)  # rows not yet written
 
     loggers: Loggers = dataclasses.field(default_factory=Loggers)
@@ -43,7 +44,7 @@ class Member:
             directory.path,
             directory.identity,
             self.config.to_config(),
-            directory.status().attempt,
+            directory.status().attempt + self.restores,  # each opens a file of its own
             resume_step,
         )
 

@@ -20,9 +20,11 @@ from blocks.modes import set_training
 from blocks.parameters import Layout, layout_of, path_name
 from experiments.data.dataset import Dataset
 from experiments.errors import ConfigError
+from experiments.guards.guard import guard_of
 from experiments.parts import Part
 from experiments.probing import probe_of
 from experiments.quantities import gradient_norms, in_layer_order, quantities
+from experiments.sharding import split_batch, whole_parameters
 from experiments.spectra import heads_of, spectra
 
 CHUNK = 50  # optimizer steps in one call: the size of the metrics buffer
@@ -57,13 +59,17 @@ class Signature:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class State:
-    """What training carries from step to step; `average` is empty without averaging."""
+    """What training carries from step to step.
+
+    `average` is empty without averaging, `guard` without a guard of the steps.
+    """
 
     params: dict[str, jax.Array]
     rest: dict[str, jax.Array]
     opt: Any
     step: jax.Array
     average: dict[str, jax.Array]
+    guard: dict[str, jax.Array]
 
 
 class Program:
@@ -167,12 +173,23 @@ class Program:
         averaging = self.signature.averaging
         return averaging and averaging.build(values, "averaging")
 
-    def _batch(self, data: dict, seed, stream: int, i, split: str):
-        """Batch number `i` of a stream: a pure function of (source, seed, i)."""
+    def batch_key(self, seed, stream: int, i) -> jax.Array:
+        """The random numbers of batch number `i` of a stream: of (seed, i) alone."""
         key = jax.random.fold_in(jax.random.key(seed), stream)
+        return jax.random.fold_in(key, i)
+
+    def _batch(self, data: dict, seed, stream: int, i, split: str):
+        """Batch number `i` of a stream: a pure function of (source, seed, i).
+
+        Of streamed data `data` are the batches themselves, of the block that `i` is in.
+        """
+        if self.dataset.stream is not None:
+            block = data["batches"]
+            batch = jax.lax.dynamic_index_in_dim(block, i % len(block), keepdims=False)
+            return batch.astype(jnp.int32)
         return self.source.batch(
             data,
-            jax.random.fold_in(key, i),
+            self.batch_key(seed, stream, i),
             split=split,
             batch_size=self.signature.batch_size,
             seq_len=self.signature.seq_len,
@@ -181,6 +198,8 @@ class Program:
     def _loss(
         self, params: dict, rest: dict, batch, taps=None, *, is_training=True, looks=()
     ):
+        batch = split_batch(batch)
+        params = whole_parameters(params, self.layout.specs)
         model = self.layout.merge(params, rest)
         set_training(model, is_training)
         set_looking(model, looks)
@@ -199,7 +218,9 @@ class Program:
         opt = optimizer.transform(self.layout.specs, multiplier).init(params)
         averaging = self._averaging(values)
         average = averaging.init(params) if averaging else {}
-        return State(params, rest, opt, jnp.int32(0), average)
+        guard = guard_of(self.signature.task)
+        watched = guard.init(self.dtype) if guard else {}
+        return State(params, rest, opt, jnp.int32(0), average, watched)
 
     def train_steps(
         self, state: State, seed, values: dict, steps, n, data: dict
@@ -231,6 +252,7 @@ class Program:
         optimizer, multiplier = self._optimizer(values, steps)
         transform = optimizer.transform(self.layout.specs, multiplier)
         averaging = self._averaging(values)
+        guard = guard_of(self.signature.task)
 
         def step(state: State) -> tuple[State, dict[str, jax.Array]]:
             batch = self._batch(data, seed, TRAIN, state.step, "train")
@@ -251,16 +273,20 @@ class Program:
                 specs = self.layout.specs
                 found = spectra(state.params, updates, specs, self.heads)
                 probes |= in_layer_order(found, self.places)
+            count = guard.count(state) if guard else state.step
             row = {
                 "loss": loss,
                 "grad_norm": optax.global_norm(grads),
-                "learning_rate": optimizer.learning_rate * multiplier(state.step),
+                "learning_rate": optimizer.learning_rate * multiplier(count),
             }
             average = state.average
             if averaging:
                 average = averaging.update(average, params, state.step + 1)
-            state = State(params, rest, opt, state.step + 1, average)
-            return state, {**row, **probes}
+            after = State(params, rest, opt, state.step + 1, average, state.guard)
+            if guard:
+                after, told = guard.after(state, after, row)
+                row |= told
+            return after, {**row, **probes}
 
         def body(i, carry):
             state, rows = carry

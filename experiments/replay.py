@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import distributed
 from experiments.checkpoints import Checkpoints
 from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
@@ -26,20 +27,25 @@ def locate(programs: Executables, member: Member, like) -> dict[str, Any]:
     folder = member.directory.path / "checkpoints"
     found, _ = Checkpoints(folder, keep).restore(like)
     inputs = stack_inputs([member], programs.program.dtype)
+    restore = config.task.get("restore")
+    batches = inputs
+    if restore is not None:
+        restore = restore.build({}, "task.restore")
+        batches = (*restore.inputs([member], *inputs[:2]), inputs[2])
     if found is None:
         step, state = 0, programs.call("init", *inputs)
     else:
         step, state = found[0], jax.tree.map(lambda x: x[None], found[1])
 
     def take(function, state, n):
-        arguments = (*inputs, jnp.int32(n), programs.data)
+        arguments = (*batches, jnp.int32(n), programs.data)
         return programs.call(function, state, *arguments)
 
     while step < bad - 1:
-        n = min(CHUNK, bad - 1 - step)
+        n = min(CHUNK - step % CHUNK, bad - 1 - step)  # as training: no call crosses
         state, _ = take("train_steps", state, n)
         step += n
-    before = {path: np.asarray(x[0]) for path, x in state.params.items()}
+    before = {path: distributed.whole(x[0]) for path, x in state.params.items()}
     _, rows = take("probed_steps", state, 1)
     return site_of(before, {name: np.asarray(x[0, 0]) for name, x in rows.items()})
 

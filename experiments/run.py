@@ -45,6 +45,9 @@ class Status:
     attempt: int = 1
     params_digest: str | None = None
     warning: str | None = None  # of a run that probably failed in silence
+    restores: int = (
+        0  # how often it diverged and went back (`experiments.guards.restore`)
+    )
     diverged_at: dict[str, Any] | None = None  # `experiments.replay.site_of`
 
     @property
@@ -191,6 +194,7 @@ class RunDirectory:
             seconds=before.seconds if before else 0.0,
             attempt=before.attempt + 1 if before else 1,
             warning=before.warning if before else None,
+            restores=before.restores if before else 0,
         )
         # The clock on the wall may be set while the run goes on.
         self._opened = time.monotonic() - self._status.seconds

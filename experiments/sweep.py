@@ -29,6 +29,21 @@ def combinations(
     Raises:
         ConfigError: an interval, a sweep without values, or one over experiments.
     """
+    jobs = []
+    for extra in dict(sweeps).values() if sweeps else [{}]:
+        own = {**dict(params or {}), **dict(extra or {})}
+        jobs += _product(merged(own, arguments, parser))
+    return [list(job) for job in dict.fromkeys(jobs)]
+
+
+def merged(
+    params: Mapping[str, Any] | None, arguments: Sequence[str], parser: OverridesParser
+) -> list[Override]:
+    """The overrides of an experiment's params and of the command line, which wins.
+
+    Raises:
+        ConfigError: a sweep over experiments.
+    """
     typed = parser.parse_overrides(list(arguments))
     for override in typed:
         if override.key_or_group == "experiment" and override.is_sweep_override():
@@ -37,14 +52,10 @@ def combinations(
                 "own sweep (give every one a command of its own)"
             )
     taken = {_place(override) for override in typed}
-    jobs = []
-    for extra in dict(sweeps).values() if sweeps else [{}]:
-        merged = {**dict(params or {}), **dict(extra or {})}
-        own = parser.parse_overrides(
-            [f"{key}={_text(value)}" for key, value in merged.items()]
-        )
-        jobs += _product([*(o for o in own if _place(o) not in taken), *typed])
-    return [list(job) for job in dict.fromkeys(jobs)]
+    own = parser.parse_overrides(
+        [f"{key}={_text(value)}" for key, value in dict(params or {}).items()]
+    )
+    return [*(o for o in own if _place(o) not in taken), *typed]
 
 
 def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
@@ -56,7 +67,7 @@ def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
         elif not override.is_sweep_override():
             choices[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
-            choices[key] = [f"{key}={v}" for v in _values(override)]
+            choices[key] = [f"{key}={v}" for v in values_of(override)]
         else:
             raise ConfigError(
                 f"{override.input_line}: expected values to try, such as 1,2,3 or "
@@ -65,7 +76,12 @@ def _product(overrides: Sequence[Override]) -> list[tuple[str, ...]]:
     return list(itertools.product(*choices.values()))
 
 
-def _values(override: Override) -> list[str]:
+def values_of(override: Override) -> list[str]:
+    """The values of a discrete sweep, as they are written on a command line.
+
+    Raises:
+        ConfigError: there is none.
+    """
     try:
         values = list(override.sweep_string_iterator())
     except (ValueError, HydraException) as error:  # a range with a step of zero
@@ -91,11 +107,16 @@ def expand(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
     Overrides of the `hydra` node belong to the composer and make no job.
 
     Raises:
-        ConfigError: as `combinations`; the experiment has phases, whose jobs depend on
-            results.
+        ConfigError: as `combinations`; it is a search, or the experiment has phases, and
+            jobs depend on results.
     """
     own = [o for o in overrides if not is_for_hydra(o)]
     sweeper = composer.sweeper(own)
+    if "n_trials" in sweeper:
+        raise ConfigError(
+            "hydra/sweeper=optuna: what a search tries depends on results; run it by "
+            "launch.py -m"
+        )
     if sweeper.get("phases"):
         raise ConfigError(
             "experiment: this one runs in phases, of which later ones depend on the "

@@ -143,7 +143,11 @@ def loaded_by(statement):
 
 @pytest.mark.parametrize(
     "modules",
-    ["hydra_plugins.blocklab.sweeper, hydra_plugins.blocklab.launcher", "launch"],
+    [
+        "hydra_plugins.blocklab.sweeper, hydra_plugins.blocklab.launcher",
+        "hydra_plugins.blocklab.optuna_sweeper",
+        "launch",
+    ],
 )
 def test_starting_hydra_loads_no_jax(modules):
     loaded = loaded_by(f"import {modules}")

@@ -95,6 +95,23 @@ def test_a_config_of_ones_own_chooses_hydras_parts(tmp_path):
     assert config.model.n_layers > 0
 
 
+def test_an_experiment_chooses_hydras_parts_and_the_command_line_wins(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [override /hydra/launcher: basic, override /hydra/sweeper: basic]\n"
+    )
+    asked = [f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        chosen = compose("config", asked, return_hydra_config=True).hydra
+        asked.append("hydra/launcher=batched")
+        typed = compose("config", asked, return_hydra_config=True).hydra
+    assert chosen.launcher._target_.endswith(".BasicLauncher")
+    assert chosen.sweeper._target_.endswith(".BasicSweeper")
+    assert typed.launcher._target_.endswith(".BatchedLauncher")
+    assert typed.sweeper._target_.endswith(".BasicSweeper")
+
+
 def test_no_config_needs_a_hydra_that_runs():
     files = sorted(CONF.rglob("*.yaml"))
     assert len(files) > 100

@@ -34,7 +34,12 @@ def interaction_figure(study: Study, rows: tuple[str, ...] = ()) -> Figure:
         style.tidy(axes, x=study.design.columns.name, y="")
         cells.panel_title(axes, cells.RULES.get(rule, rule))
     panels[0].set_ylabel(f"final {study.design.metric}", fontsize=10, color=style.INK)
-    cells.beside(panels[-1])
+    drawn = {}  # a row may be in one of the panels only
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        drawn = dict(zip(labels, handles, strict=True)) | drawn
+    order = [style.plain(row) for row in shown if style.plain(row) in drawn]
+    cells.beside(panels[-1], handles=[drawn[label] for label in order])
     a, b = study.design.rows.name, study.design.columns.name
     cells.head(figure, joined((a, b)))
     style.caption(

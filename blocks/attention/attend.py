@@ -46,7 +46,7 @@ def attend(
         [batch, n_heads, seq, d_value].
 
     Raises:
-        ValueError: "cudnn" was asked for what it cannot compute.
+        ValueError: "cudnn" was asked for what it cannot compute, or without a GPU.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     seen = functools.partial(visible, q.shape[-2], causal=causal, window=window)
@@ -68,6 +68,11 @@ def attend(
     if implementation == "cudnn":
         if reason is not None:
             raise ValueError(f"implementation cudnn: {reason}")
+        if not _has_cuda():
+            raise ValueError(
+                "implementation cudnn: the kernel needs an NVIDIA GPU, and the default "
+                f"device is {jax.default_backend()} (auto takes it where there is one)"
+            )
         return kernel(q, k, v)
     if reason is None and q.shape[-1] <= 128 and _has_cuda():
         return jax.lax.platform_dependent(q, k, v, cuda=kernel, default=exactly)

@@ -2,8 +2,8 @@
 
 transformers 5.24.0 modeling_llama4.py. Every fourth layer sees everything and has no
 positions but queries that grow; q and k of the others are normalized without a gain.
-Experts are stored [experts, in, out], gate beside up. Maverick, whose mixtures are every
-other layer, has three kinds of layers, which no pattern here describes.
+Experts are stored [experts, in, out], gate beside up. The mixtures of Maverick are every
+other layer.
 """
 
 from blocks.families.family import Family

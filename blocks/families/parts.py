@@ -1,6 +1,7 @@
 """Overrides from the fields of a config: sizes, parts, positions, layers that differ."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -75,12 +76,18 @@ def turning(base: float, layout: str = "half") -> list[str]:
 
 
 def rope(
-    fields: Fields, kind: str | None = None, *, base: float, layout: str = "half"
+    fields: Fields,
+    kind: str | None = None,
+    *,
+    base: float,
+    layout: str = "half",
+    fraction: float | None = None,
 ) -> list[str]:
     """Rotations: `rope_parameters` of transformers 5, or the older pair of fields.
 
     kind: of the layers, in families whose `rope_parameters` tells them apart.
     base: where the config has none.
+    fraction: of a head, in families that turn a part of it; where the config has none.
 
     Raises:
         FamilyError: a scaling that is not known, or a key of one.
@@ -90,6 +97,8 @@ def rope(
     theta = given.pop("rope_theta")
     at = f"rope_parameters of type {name}"
     common = {"base": float(theta), "layout": layout}
+    if fraction is not None:
+        common["fraction"] = given.pop("partial_rotary_factor", fraction)
 
     def needed(key):
         if key not in given:
@@ -97,7 +106,7 @@ def rope(
         return given.pop(key)
 
     if name == "default":
-        lines = turning(theta, layout)
+        lines = part("positions", "rope", **common)
     elif name == "linear":
         factor = needed("factor")
         lines = part("positions", "rope_linear", **common, scaling__factor=factor)
@@ -166,12 +175,12 @@ def layers(
     kinds: Sequence[Hashable],
     make: Callable[[Any], dict[str, list[str]]],
 ) -> list[str]:
-    """The parts of layers of one kind or of two.
+    """The parts of layers of one kind or of several.
 
     kinds: of each layer. make: kind -> overrides by group.
 
     Raises:
-        FamilyError: no pattern says which layers are of which kind.
+        FamilyError: more than two kinds of one part.
     """
     first = kinds[0]
     different = list(dict.fromkeys(kinds))
@@ -194,11 +203,29 @@ def layers(
                         for line in in_pattern(lines)
                     ),
                 ]
-    told = ", ".join(str(kind) for kind in different)
-    raise FamilyError(
-        f"{fields.source}: {len(different)} kinds of layers ({told}) that no pattern "
-        "describes: expected the first few layers to differ, or the last of every n"
-    )
+    return _listed(fields, [make(kind) for kind in kinds])
+
+
+def _listed(fields: Fields, made: Sequence[dict[str, list[str]]]) -> list[str]:
+    """Layers of several kinds, in each of which a part is one of two.
+
+    made: overrides by group, of each layer. What most layers have is the model's.
+    """
+    usual, inside, pattern = [], [], ["pattern=listed"]
+    for group in made[0]:
+        found = Counter(tuple(layer[group]) for layer in made).most_common()
+        if len(found) > 2:
+            raise FamilyError(
+                f"{fields.source}: {len(found)} kinds of {group} in its layers: "
+                "expected one kind or two"
+            )
+        usual += found[0][0]
+        if len(found) == 2:
+            other = found[1][0]
+            at = [i for i, layer in enumerate(made) if tuple(layer[group]) == other]
+            pattern.append(f"model.pattern.{group}_in=[{','.join(map(str, at))}]")
+            inside += in_pattern(other)
+    return [*usual, *pattern, *inside]
 
 
 def _every_nth(chosen: list[bool]) -> list[str] | None:

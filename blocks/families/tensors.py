@@ -33,6 +33,26 @@ class From:
         """The same under a name that lacks `prefix`."""
         return dataclasses.replace(self, name=self.name.removeprefix(prefix))
 
+    def at(self, layer: int | None) -> "From":
+        """The same in every layer."""
+        del layer
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class PerLayer:
+    """One parameter whose tensor is another one in layers of another kind.
+
+    kinds: of each layer. entries: by kind.
+    """
+
+    kinds: tuple[str, ...]
+    entries: dict[str, From]
+
+    def at(self, layer: int) -> From:
+        """Where that layer's is."""
+        return self.entries[self.kinds[layer]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Names:
@@ -47,8 +67,8 @@ class Names:
     copies: name -> name of the tensor it may repeat (a tied head).
     """
 
-    transformers: dict[str, From]
-    hub: dict[str, From] | None = None
+    transformers: dict[str, From | PerLayer]
+    hub: dict[str, From | PerLayer] | None = None
     ignored: tuple[str, ...] = ()
     copies: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -107,6 +127,11 @@ def head_rows(name: str, start: int, stop: int, of: int) -> From:
         return each.reshape(-1, w.shape[-1]).T
 
     return From(name, take, lambda s: (s[1] // (stop - start) * of, s[0]))
+
+
+def taps(name: str, start: int, stop: int, of: int) -> From:
+    """Taps [size, features] from some of a depthwise convolution [of, 1, size]."""
+    return From(name, lambda w: w[start:stop, 0].T, lambda s: (of, 1, s[0]))
 
 
 # Tables that families share --------------------------------------------------------

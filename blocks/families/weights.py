@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from blocks.families.family import family_of
 from blocks.families.fields import FamilyError, Fields
-from blocks.families.tensors import From, Names
+from blocks.families.tensors import From, Names, PerLayer
 from blocks.parameters import Layout, path_name
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -108,7 +108,7 @@ class Place:
 
 
 def uses_of(
-    table: Mapping[str, From], layout: Layout, shapes: Mapping[str, tuple]
+    table: Mapping[str, From | PerLayer], layout: Layout, shapes: Mapping[str, tuple]
 ) -> dict[str, list[Place]]:
     """Tensor -> where it goes.
 
@@ -123,12 +123,13 @@ def uses_of(
         _, place, inside = (
             path.split("/", 2) if path.startswith("blocks/") else ("", "", path)
         )
-        entry = table.get(inside)
-        if entry is None:
+        found = table.get(inside)
+        if found is None:
             if path in layout.specs:
                 unknown.append(path)
             continue
         for k, layer in enumerate(layers_at[place]) if place else [(None, None)]:
+            entry = found.at(layer)
             experts = range(shape[1]) if "{e}" in entry.name else [None]
             for e in experts:
                 index = tuple(n for n in (k, e) if n is not None)

@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from blocks.oracle.ffn import linear
+from blocks.oracle.ffn import linear, sigmoid, silu
 from blocks.oracle.positions import rope
 
 
@@ -169,3 +169,65 @@ def latent_attention(
     if inner_norm is not None:
         y = inner_norm(y)
     return linear(y, *o)
+
+
+def gated_deltanet(
+    x,
+    *,
+    q,
+    k,
+    v,
+    o,
+    gate,
+    beta,
+    decay,
+    q_taps,
+    k_taps,
+    v_taps,
+    log_rate,
+    offset,
+    q_norm,
+    k_norm,
+    head_norm,
+    n_heads,
+    n_key_heads=None,
+    positions=None,
+    inner_norm=None,
+):
+    """Gated DeltaNet: for every value head its state, one token at a time."""
+    n_key_heads = n_key_heads or n_heads
+    positions = positions or np.array
+    queries, keys, values = (
+        silu(convolution(linear(x, *kernel), taps))
+        for kernel, taps in ((q, q_taps), (k, k_taps), (v, v_taps))
+    )
+    betas = sigmoid(linear(x, *beta))
+    kept = np.exp(-np.exp(log_rate) * np.logaddexp(0, linear(x, *decay) + offset))
+    gates = silu(linear(x, *gate)).reshape(len(x), n_heads, -1)
+    d_key = keys.shape[1] // n_key_heads
+    y = np.zeros_like(gates)
+    for head in range(n_heads):
+        key_head = head * n_key_heads // n_heads
+        mine = slice(key_head * d_key, (key_head + 1) * d_key)
+        query = positions(q_norm(queries[:, mine])) / np.sqrt(d_key)
+        key = positions(k_norm(keys[:, mine]))
+        value = values.reshape(gates.shape)[:, head]
+        state = np.zeros((d_key, value.shape[1]))
+        for t in range(len(x)):
+            state = kept[t, head] * state
+            wrong = value[t] - state.T @ key[t]
+            state = state + betas[t, head] * np.outer(key[t], wrong)
+            y[t, head] = head_norm(state.T @ query[t]) * gates[t, head]
+    y = y.reshape(len(x), -1)
+    return linear(y if inner_norm is None else inner_norm(y), *o)
+
+
+def convolution(x, taps):
+    """y[t] = sum over j of taps[j] x[t - len(taps) + 1 + j]; x is [seq, features]."""
+    y = np.zeros_like(x)
+    for t in range(len(x)):
+        for j, tap in enumerate(taps):
+            at = t - len(taps) + 1 + j
+            if at >= 0:
+                y[t] += tap * x[at]
+    return y

@@ -50,13 +50,18 @@ class GeneratedJoint(nnx.Module):
         res_init: jax.Array,
         eps: float,
         coefficient_eps: float = 0.0,
+        kernel=None,
         rngs: nnx.Rngs,
     ):
+        """kernel: has `weighted` and `written` of its own, as those of
+        `blocks.kernels.streams`; None for the plain ones.
+        """
         n_logits = len(res_init)
         n_coefficients = 2 * n_streams + n_logits
         self.n_streams = n_streams
         self.eps = eps
         self.coefficient_eps = coefficient_eps
+        self.kernel = kernel
         f32 = jnp.float32
         if start == "onehot":
             mine = jnp.arange(n_streams) == number % n_streams
@@ -92,13 +97,17 @@ class GeneratedJoint(nnx.Module):
         del i
         pre, post, mixing = self.coefficients(state)
         kept = {"state": state, "pre": pre, "post": post, "mixing": mixing}
+        if self.kernel is not None:
+            return self.kernel.weighted(state, pre), kept
         return weighted(state, pre), kept
 
     def write(self, state: jax.Array, branch: jax.Array, kept, i: jax.Array):
         """The streams after the sub-layer."""
         del i
-        branches = [branch] * len(state)
-        return written(state, kept["mixing"], kept["post"], branches)
+        mixing, post = kept["mixing"], kept["post"]
+        if self.kernel is not None:
+            return self.kernel.written(state, mixing, post, branch)
+        return written(state, mixing, post, [branch] * len(state))
 
     def look(self, kept) -> dict[str, jax.Array]:
         """See `blocks.residual.streams.look_at`."""

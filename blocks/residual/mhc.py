@@ -83,17 +83,20 @@ class MHC(GeneratedStreams):
         iterations: int = 20,
         off_diagonal_init: float = -8.0,
         coefficient_eps: float = 0.0,
+        kernel=None,
         **common,
     ):
         """Args: as of `GeneratedStreams`, and
         iterations: of Sinkhorn, each columns and rows.
         off_diagonal_init: initial logit of what a stream takes from another.
         coefficient_eps: added in H_pre, in Sinkhorn, and to the weights of a head.
+        kernel: what reads and writes the streams, as
+            `blocks.kernels.streams.BlendedStreams`; None for plain JAX.
         """
         super().__init__(**common)
         self.off_diagonal_init = off_diagonal_init
         self.coefficient_eps = coefficient_eps
-        self.joint_keywords = {"iterations": iterations}
+        self.joint_keywords = {"iterations": iterations, "kernel": kernel}
 
     def res_init(self) -> jax.Array:
         diagonal = jnp.eye(self.n_streams, dtype=bool)

@@ -24,7 +24,7 @@ APART = ("model", "schedule", "data", "task", "experiment")
 # Parts that a pattern may replace, and values that concern several parts.
 REPLACED = ("attention", "ffn", "placement")
 VALUES = {
-    "dtype": ("float32", "bfloat16", "float16", "float64"),
+    "dtype": ("float32", "bfloat16", "float64"),
     "n_kv_heads": (None, "1"),
     "tied_head": ("false", "true"),
 }
@@ -163,7 +163,8 @@ def placed(key: str, choice: str) -> dict[str, Any]:
     for inner, other in _entries(group, choice).items():
         if other is not None and not inner.startswith("override "):
             inner, _, below = inner.lstrip("/").partition("@")
-            merge(parts, placed(f"{inner}@{place}.{below}", other))
+            at = "" if place == "_global_" else f"{place}."
+            merge(parts, placed(f"{inner}@{at}{below}", other))
     # A file's own values win over those of its parts where it says _self_ last, as all
     # of ours do that set any.
     merge(parts, node)

@@ -1,11 +1,32 @@
 """What a data source loads, and how it names its streams."""
 
 import dataclasses
+from typing import Protocol
 
 import jax
 import numpy as np
 
 SPLITS = ("train", "validation")
+
+
+class Stream(Protocol):
+    """Data that stay on the host: batches are made there, ahead of the device.
+
+    `draw` and `read` together are what `batch` of the source is for data that are on the
+    device: the same batch for the same key, to the bit.
+    """
+
+    dtype: np.dtype  # of what `read` returns
+
+    def draw(self, key, *, split: str, batch_size: int, seq_len: int) -> jax.Array:
+        """Which rows make a batch, [batch_size]; pure, and run under `enable_x64`."""
+
+    def read(self, drawn: np.ndarray, *, split: str, seq_len: int) -> np.ndarray:
+        """Token ids [*drawn.shape, seq_len + 1] of drawn rows.
+
+        Raises:
+            ValueError: what is read is not what it should be.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +40,10 @@ class Dataset:
     train_tokens, validation_tokens: sizes; None for a generator, which has no end.
     references: losses to compare with, nats per token (`unigram`, `bigram`: entropies
         of the validation text; `entropy_rate`: exact floor of a generated source).
+    stream: makes the batches where the data are too large for the device; `arrays` are
+        empty then.
+    period: positions after which a generated source begins anew; `entropy_rate` is
+        exact for windows of whole periods, and no others are run.
     """
 
     arrays: dict[str, np.ndarray]
@@ -28,6 +53,8 @@ class Dataset:
     train_tokens: int | None
     validation_tokens: int | None
     references: dict[str, float]
+    stream: Stream | None = None
+    period: int | None = None
 
 
 def split_key(key: jax.Array, split: str) -> jax.Array:

@@ -8,7 +8,7 @@ from experiments.data.dataset import Dataset, split_key
 
 N_BYTES = 256
 # Offsets are int32 on the device.
-MAX_BYTES = 2**31 - 1
+MAX_BYTES = MAX_TOKENS = 2**31 - 1
 
 
 def text_dataset(train: bytes, validation: bytes, fingerprint: str) -> Dataset:
@@ -53,17 +53,38 @@ def window_batch(
         ValueError: a window longer than the text, or an unknown split.
     """
     key = split_key(key, split)
-    text = arrays[split]
-    n_bytes, width = text.shape[0], seq_len + 1
-    if width > n_bytes:
-        raise ValueError(
-            f"seq_len: a window of seq_len + 1 = {width} bytes is longer than the "
-            f"{split} text, {n_bytes} bytes"
-        )
-    last = n_bytes - width
-    starts = jax.random.randint(key, (batch_size,), 0, last + 1, jnp.int32)
+    text, width = arrays[split], seq_len + 1
+    starts = window_starts(
+        key, text.shape[0], split=split, batch_size=batch_size, seq_len=seq_len
+    )
     windows = jax.vmap(lambda i: jax.lax.dynamic_slice(text, (i,), (width,)))(starts)
     return windows.astype(jnp.int32)
+
+
+def window_starts(
+    key: jax.Array, n_tokens: int, *, split: str, batch_size: int, seq_len: int
+) -> jax.Array:
+    """Independent, uniform offsets of windows in a text of `n_tokens`.
+
+    Args:
+        key: of the split (`split_key`).
+        split: its name, for the message.
+
+    Returns:
+        [batch_size] in int32, or int64 (which JAX has under `enable_x64` only) where the
+        text is too long for that.
+
+    Raises:
+        ValueError: a window longer than the text.
+    """
+    width = seq_len + 1
+    if width > n_tokens:
+        raise ValueError(
+            f"seq_len: a window of seq_len + 1 = {width} tokens is longer than the "
+            f"{split} text, {n_tokens} tokens"
+        )
+    dtype = jnp.int32 if n_tokens <= MAX_TOKENS else jnp.int64
+    return jax.random.randint(key, (batch_size,), 0, n_tokens - width + 1, dtype)
 
 
 def unigram_entropy(text: np.ndarray) -> float:

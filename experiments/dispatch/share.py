@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from experiments.execute import POLL, execute
 from experiments.group import Group, plan
 from experiments.members import Member
+from experiments.signals import calling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Outcome:
 def work(share: Share, stop: threading.Event | None = None) -> list[Outcome]:
     """Runs a share in this process: what every kind of worker calls.
 
-    SIGINT, SIGTERM and the stop file have the runs saved.
+    The signals of `experiments.signals` and the stop file have the runs saved.
     """
     # Late: a worker of a GPU machine has chosen its device by now.
     from experiments.config import Config
@@ -138,14 +138,9 @@ def _stopped_from_outside(stop: threading.Event, file: pathlib.Path):
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda *_: stop.set())
     try:
-        yield
+        with calling(lambda *_: stop.set()):
+            yield
     finally:
         done.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
         thread.join()

@@ -5,10 +5,13 @@ import threading
 
 import jax
 
-from experiments.execution import Executables, lift
+from experiments import distributed
+from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
 from experiments.program import Program
+
+ARGUMENTS = ("seeds", "values", "steps", "probe_data")
 
 
 class AtInit(abc.ABC):
@@ -36,23 +39,25 @@ class AtInit(abc.ABC):
         self, programs: Executables, members: list[Member], stop: threading.Event
     ) -> None:
         del stop  # over in one call
-        inputs = (*stack_inputs(members, programs.program.dtype), programs.data)
-        measured = jax.device_get(self._compile(programs, inputs)(*inputs))
+        seeds, values, steps = stack_inputs(members, programs.program.dtype)
+        inputs = (seeds, values, steps, programs.probe_data(seeds))
+        measure = self._compile(programs, len(members))
+        measured = measure(*programs.placed(ARGUMENTS, inputs))
+        measured = jax.device_get(jax.tree.map(distributed.whole, measured))
         for i, member in enumerate(members):
             one = {k: v[i] for k, v in measured.items()}
             record(member, one)
 
-    def _compile(self, programs: Executables, inputs: tuple):
+    def _compile(self, programs: Executables, n_members: int):
         """`measure` over the member axis, compiled by the thread that asks first."""
-        n_members = inputs[0].shape[0]
         with self._lock:
             if n_members not in self._compiled:
 
                 def measure(*one):
                     return self.measure(programs.program, *one)
 
-                fn = lift(measure, programs.layout.name, (True, True, True, False))
-                self._compiled[n_members] = jax.jit(fn).lower(*inputs).compile()
+                lowered = programs.lower(measure, ARGUMENTS, n_members)
+                self._compiled[n_members] = lowered.compile()
         return self._compiled[n_members]
 
 

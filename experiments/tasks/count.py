@@ -33,8 +33,9 @@ class Count:
         parts                the same two by part, in the order of the forward pass
         training_bytes       float32 parameters, gradients and the moments of AdamW;
                              activations are not in it
-        flops_per_token      of matrix products at `seq_len` tokens: forward, with
-                             weights and in attention; training is three times that
+        flops_per_token      of matrix products at `seq_len` tokens (an image: as many
+                             as it has): forward, with weights and in attention;
+                             training is three times that
         kv_cache             bytes in `cache_dtype` that a token adds, and that a
                              sequence of `seq_len` keeps
 
@@ -68,6 +69,7 @@ class Count:
 
     def collect(self, layout: Layout, seq_len: int) -> dict[str, Any]:
         """Contents of count.json."""
+        seq_len = counting.n_tokens(layout, seq_len)
         parts = counting.count(layout)
         total = sum(parts.values(), counting.Count())
         flops = counting.flops_per_token(layout, seq_len)

@@ -13,6 +13,9 @@ from experiments.checkpoints import Checkpoints, digest
 from experiments.config import parse_span
 from experiments.execution import Executables
 from experiments.extension import extended
+from experiments.guards.restore import Restore
+from experiments.guards.skip import Skip
+from experiments.guards.stop import Stop
 from experiments.members import Member, stack_inputs
 from experiments.probes import probe_rows
 from experiments.probing import Probe
@@ -40,6 +43,8 @@ class Train:
     probe_every: steps between looks inside, the first and the last step always; "log" is
         steps 1, 2, 4, 8, 16, 32 and from there every steps / 20.
     probe: what is looked at; None is `Probe()`.
+    guard: which steps are taken, or end the run; None takes all (`experiments.guards`).
+    restore: how a run that diverged goes on; None is not at all.
     """
 
     traced = ()
@@ -75,8 +80,12 @@ class Train:
         probe_every: int | str | None = None,
         probe: Probe | None = None,
         diverged_above: float = 50.0,
+        guard: Skip | Stop | None = None,
+        restore: Restore | None = None,
     ):
         del probe  # the program's, not the loop's: `experiments.probing.probe_of`
+        self.guard = guard
+        self.restore = restore
         self.eval_every = eval_every
         self.eval_batches = eval_batches
         self.probe_every = probe_every
@@ -119,6 +128,27 @@ class Train:
         of them; others take turns.
         """
         (like,) = programs.abstract(None, ["state"])
+        waiting = list(members)
+        while waiting:
+            self._run(programs, waiting, stop, like)
+            waiting = [
+                m for m in waiting if m.state == "diverged" and self.may_go_on(m)
+            ]
+            for member in waiting:
+                self.restore.prepare(member)
+            if stop.is_set():
+                for member in waiting:
+                    member.state = "preempted"
+                    member.directory.update(state="preempted")
+                return
+        for member in members:
+            if member.state == "diverged" and not stop.is_set():
+                _locate(programs, member, like)
+
+    def _run(
+        self, programs: Executables, members: list[Member], stop: threading.Event, like
+    ) -> None:
+        """Runs members from where each of them stands."""
         resumed = {id(m): _resume(m, like) for m in members}
 
         def pace(member):
@@ -130,12 +160,13 @@ class Train:
             )
 
         for _, group in itertools.groupby(sorted(members, key=pace), pace):
-            together = list(group)
-            states = [resumed[id(m)][1] for m in together]
-            _Lockstep(self, programs, together).run(states, stop)
-        for member in members:
-            if member.state == "diverged" and not stop.is_set():
-                _locate(programs, member, like)
+            for together in programs.layout.batches(list(group)):
+                states = [resumed[id(m)][1] for m in together]
+                _Lockstep(self, programs, together).run(states, stop)
+
+    def may_go_on(self, member: Member) -> bool:
+        """Whether a member that diverged goes back to a checkpoint."""
+        return self.restore is not None and self.restore.may(member)
 
 
 def _locate(programs: Executables, member: Member, like) -> None:
@@ -164,12 +195,14 @@ def _resume(member: Member, like):
     step, state = found or (None, None)
     rows = member.directory.rewind("metrics.jsonl", step)
     member.directory.rewind("probes.jsonl", step)
+    member.restores = member.directory.status().restores
     member.seconds = last_value(rows, "seconds") or 0.0
     member.loss = last_value(rows, "loss")
     member.val_loss = last_value(rows, "val_loss")
     member.open_loggers(step or 0)
     if step is not None:
-        member.note = f"continued from step {step}"
+        continued = f"continued from step {step}"
+        member.note = "; ".join(filter(None, [member.note, continued]))
     if problems:
         member.note = "; ".join([*problems, member.note or "started over"])
     return (0 if step is None else step), state
@@ -186,6 +219,12 @@ class _Lockstep:
         self.seeds, self.values, self.steps = stack_inputs(
             members, programs.program.dtype
         )
+        self.batch_seeds = self.seeds
+        if task.restore is not None:
+            self.batch_seeds, self.values = task.restore.inputs(
+                members, self.seeds, self.values
+            )
+        self.told = task.guard.told if task.guard else ()
         self.tokens_per_step = programs.program.items_per_batch
         self.checkpoints = [
             Checkpoints(
@@ -230,7 +269,7 @@ class _Lockstep:
             state, rows = self.programs.call(
                 self.function_for(step),
                 state,
-                self.seeds,
+                self.batch_seeds,
                 self.values,
                 self.steps,
                 jnp.int32(n),
@@ -291,6 +330,9 @@ class _Lockstep:
             grad = metrics["grad_norm"][i, :n]
             # A plain comparison is False for NaN, as it should be here.
             fine = np.isfinite(grad) & (loss <= self.task.diverged_above)
+            told = {name: metrics[name][i, :n] for name in self.told}
+            if self.task.guard:
+                fine = self.task.guard.judged(fine, told)
             bad = None if fine.all() else int(np.argmin(fine))
             last = n if bad is None else bad + 1
             rows = []
@@ -310,6 +352,8 @@ class _Lockstep:
                     "seconds": round(member.seconds + seconds * (k + 1) / n, 4),
                     "tokens_per_second": round(n * self.tokens_per_step / seconds, 1),
                 }
+                if self.task.guard:
+                    row |= {c: int(told[c][k]) for c in self.task.guard.columns}
                 rows.append(row)
             member.seconds += seconds
             member.step = start + last
@@ -321,13 +365,15 @@ class _Lockstep:
                 member.state = "diverged"
                 member.val_loss = None  # what it was before is no result
                 member.diverged_step = start + bad + 1
+                if self.task.may_go_on(member):  # not the end of it
+                    continue
                 member.directory.update(
                     state="diverged", step=member.step, diverged_step=member.step
                 )
 
     def record_probes(self, start: int, n: int, rows: dict) -> None:
         """Probe rows of the steps start + 1 .. start + n that are looked into."""
-        quantities = [name for name in rows if name not in METRICS]
+        quantities = [name for name in rows if name not in (*METRICS, *self.told)]
         if not quantities:
             return
         for i, member in enumerate(self.members):

@@ -19,7 +19,7 @@ from blocks.language_model import LanguageModel
 from blocks.layer_parts import kinds_of
 from blocks.norms.rmsnorm import RMSNorm
 from blocks.parameters import layout_of
-from blocks.pattern import EveryNth, First, Pattern
+from blocks.pattern import EveryNth, First, Listed, Pattern
 from blocks.placement import POST, PRE
 from blocks.placements.mix import Mix
 from blocks.residual.add import Add
@@ -52,6 +52,22 @@ def test_first_is_a_fraction_and_at_least_some():
     assert chosen(First(fraction=0.25, at_least=0), 3) == []
 
 
+def test_listed_parts_are_each_in_the_layers_of_their_own():
+    pattern = Listed(attention_in=(1, 9), ffn_in=(0, 2), ffn=MLP, attention=SwiGLU)
+    assert [sorted(pattern.at(i, 3)) for i in range(3)] == [
+        ["ffn"],
+        ["attention"],
+        ["ffn"],
+    ]
+    assert chosen(pattern, 4) == [0, 1, 2]
+    # Norms go with the sub-layer they are in front of; without a list every second.
+    pattern = Listed(ffn_in=(0,), ffn_norm=RMSNorm, placement=PRE, attn_norm=RMSNorm)
+    assert [sorted(pattern.at(i, 2)) for i in range(2)] == [
+        ["ffn_norm"],
+        ["attn_norm", "placement"],
+    ]
+
+
 def test_a_pattern_of_ones_own_says_which_layers_it_means():
     with pytest.raises(TypeError, match="chosen"):
         Pattern()
@@ -63,6 +79,7 @@ def test_a_pattern_of_ones_own_says_which_layers_it_means():
         (EveryNth, dict(every=0), "every must be at least 1, got 0"),
         (First, dict(fraction=1.5), "fraction must be from 0 to 1, got 1.5"),
         (First, dict(at_least=-1), "at_least must not be negative, got -1"),
+        (Listed, dict(ffn_in=(0, -1)), "ffn_in must be numbers of layers, .* got -1"),
     ],
 )
 def test_wrong_values_are_refused(pattern, wrong, message):

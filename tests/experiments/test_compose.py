@@ -82,20 +82,33 @@ def test_a_job_leaves_nothing_in_the_next(composer):
 def test_every_choice_composes_and_passes_its_checks(composer, tmp_path, group, choice):
     text = tmp_path / "text.txt"
     text.write_text("some text " * 100)
-    needs = {("data", "bytes"): [f"data.path={text}"]}
+    needs = {
+        ("data", "bytes"): [f"data.path={text}"],
+        ("data", "corpus"): [f"data.paths={text}"],
+        ("data", "tokens"): [
+            f"data.paths={text}",
+            "data.dtype=uint16",
+            "data.vocab_size=65536",
+        ],
+        ("task", "tokenize"): [f"data.paths={text}"],
+    }
     # Schemes that mean something with the placement of their name only.
     for scheme in ("b2t", "deepnorm", "keel", "layernorm_scaling", "residual_dual"):
         needs["residual", scheme] = [f"placement={scheme}"]
-    # Groups without a place of their own: parts of an optimizer.
+    # Groups without a place of their own: parts of other parts.
     inside = {
         "newton_schulz": "newton_schulz@optimizer.iteration",
         "roles": "roles@optimizer.roles",
+        "stream_kernel": "stream_kernel@model.residual.kernel",
     }
     place = inside.get(group, group)
-    first = ["optimizer=muon"] if group in inside else []
+    if group == "stream_kernel":
+        place, first = f"+{place}", ["residual=mhc"]
+    else:
+        first = ["optimizer=muon"] if group in inside else []
     more = needs.get((group, choice), [])
     config = composer.compose([*first, f"{place}={choice}", *more])
-    assert config.choices[place] == choice
+    assert config.choices[place.lstrip("+")] == choice
 
 
 def test_there_are_choices_to_test():

@@ -35,12 +35,19 @@ NAMED = (
     "gpt-oss-120b",
     "gpt-oss-20b",
 )
-# Mixtures in every other layer and full attention in every fourth: three kinds.
-NO_PATTERN = "Llama 4 Maverick (text part)"
+
+
+# Models that are no language models: their totals are in test_released_models.py.
+ENCODERS = ("bert", "t5", "vit")
 
 
 def quick_and_slow():
-    rest = [name for name in PUBLISHED if name not in (*NAMED, NO_PATTERN)]
+    language = [
+        name
+        for name, node in PUBLISHED.items()
+        if node["config"]["model_type"] not in ENCODERS
+    ]
+    rest = [name for name in language if name not in NAMED]
     return [*NAMED, *(pytest.param(n, marks=pytest.mark.slow) for n in rest)]
 
 
@@ -107,11 +114,6 @@ def test_671_billion_parameters_are_counted_in_seconds_and_not_allocated():
     assert node["n_state"] == 58 * (2 * 256 + 2)
 
 
-def test_a_third_kind_of_layer_is_refused():
-    with pytest.raises(ValueError, match="3 kinds of layers"):
-        of_published(NO_PATTERN)
-
-
 def test_kept_keys_and_values():
     """Llama 3.1 8B: 2 * 8 heads of 128 in 32 layers, 128 KiB in bfloat16."""
     cache = of_published("Llama-3-8B / 3.1-8B")["kv_cache"]
@@ -130,6 +132,19 @@ def test_a_window_keeps_no_more_than_it_sees():
     assert node["kv_cache"]["bytes_per_sequence"] == 12 * layer * (128 + 1024)
     per_key = 64 * (64 + 64)
     assert node["flops_per_token"]["attention"] == 2 * 12 * per_key * (128 + 1024)
+
+
+def test_a_linear_attention_keeps_a_state_that_does_not_grow():
+    """36 of the 48 layers of Qwen3-Next; 32 heads of 128 x 128, 3 tokens of 8192."""
+    short, long = (of_published("Qwen3-Next-80B-A3B (no MTP)", n) for n in (64, 4096))
+    state, before = 32 * 128 * 128, 3 * (2 * 16 * 128 + 32 * 128)
+    softmax = 12 * 2 * 2 * 256
+    for node, n in ((short, 64), (long, 4096)):
+        cache = node["kv_cache"]
+        assert cache["bytes_per_token"] == 2 * softmax
+        assert cache["bytes_per_sequence"] == 2 * (softmax * n + 36 * (state + before))
+        keys = 12 * 16 * 2 * 256 * n
+        assert node["flops_per_token"]["attention"] == 2 * (keys + 36 * 3 * state)
 
 
 def test_memory_of_training():
@@ -159,6 +174,41 @@ def test_flops_are_those_of_the_traced_model(overrides):
     traced = matmul_flops(lambda a, t: nnx.merge(graphdef, a)(t), arrays, tokens)
     assert node["flops_per_token"]["forward"] * 2 * seq == traced
     assert node["flops_per_token"]["training"] * 2 * seq == 3 * traced
+
+
+ENCODED = {
+    "bert_base": ("model.vocab_size=11", "model.max_len=24"),
+    "t5_base_encoder": ("model.vocab_size=11",),
+    "vit_b16": ("model.image_size=12", "model.patch_size=4", "model.n_classes=5"),
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_flops_of_encoders_are_those_of_the_traced_model(name):
+    """10 tokens divide every size, so that no share is rounded."""
+    sizes = ("d_model=40", "n_layers=2", "n_heads=4", "d_ff=80")
+    lines = [f"model={name}", *(f"model.{size}" for size in sizes), *ENCODED[name]]
+    node = counted(*lines, seq_len=24 if name != "vit_b16" else 1000)
+    seq = node["seq_len"]
+    assert seq == (10 if name == "vit_b16" else 24)
+    (config,) = api.compose(lines)
+    make = config.model.build(config.traced_values(), "model")
+    graphdef, arrays = nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
+    tokens = jax.ShapeDtypeStruct((2, seq), jnp.int32)
+    given = {
+        "bert_base": (tokens, None, tokens),
+        "vit_b16": (jax.ShapeDtypeStruct((2, 3, 12, 12), jnp.float32),),
+    }.get(name, (tokens,))
+    traced = matmul_flops(lambda a, *x: nnx.merge(graphdef, a)(*x), arrays, *given)
+    assert node["flops_per_token"]["forward"] * 2 * seq == traced
+    assert node["kv_cache"]["bytes_per_token"] == 0  # nothing comes one by one
+
+
+def test_the_map_of_patches_is_part_of_the_embedding():
+    parts = by_part(counted("model=vit_b16"))
+    # 768 numbers of a patch, an offset, the summary token.
+    assert parts["embedding"] == 768 * 768 + 2 * 768
+    assert "residual" not in parts
 
 
 def test_experts_count_by_the_share_a_token_meets():

@@ -208,7 +208,7 @@ def told(monkeypatch, folder, command: str) -> str:
             "experiment/below: 'norm: derf' is looked for below experi",
         ),
         ("experiment=override", "from the top it is written 'override /norm'"),
-        ("experiment=hydras", "write hydra/launcher=... on the command line"),
+        ("experiment=hydras", "from the top it is written 'override /hydra/launcher'"),
         ("experiment=again", "norm: chosen twice in defaults lists; the later one is"),
         ("experiment=choice", "norm=drf: no such choice; did you mean derf?"),
         ("experiment=goood", "experiment=goood: no such choice; did you mean good?"),

@@ -37,7 +37,7 @@ def measured_by(configs):
         with jax.enable_x64(program.signature.x64):
             for member in group.members:
                 inputs = (*stack_inputs([member], program.dtype), group.programs.data)
-                measured = group.task._compile(group.programs, inputs)(*inputs)
+                measured = group.task._compile(group.programs, len(inputs[0]))(*inputs)
                 own = {k: np.asarray(v[0]) for k, v in measured.items()}
                 seed, values, steps = jax.tree.map(lambda x: x[0], inputs[:3])
                 found.append((own, program, (seed, values, steps, inputs[3])))

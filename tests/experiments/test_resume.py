@@ -86,7 +86,9 @@ def test_a_group_continues_bit_for_bit(uninterrupted, tmp_path):
         assert (run / "metrics.jsonl").stat().st_mtime_ns == stamp
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2]
+)
 def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, number):
     command = (*LONG, "seed=1")
     process = start(*command, cwd=tmp_path)
@@ -98,7 +100,7 @@ def test_a_signal_saves_and_the_same_command_continues(uninterrupted, tmp_path, 
         time.sleep(0.01)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert process.returncode != 0
+    assert process.returncode == 128 + number
     assert "every run under way is being saved" in out
     assert "the same command continues" in err
     (run,) = runs_below(tmp_path / "outputs/train").values()

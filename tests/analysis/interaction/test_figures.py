@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -5,6 +7,7 @@ from analysis.interaction.figures import study_figures
 from analysis.interaction.result import study_of
 from analysis.load import load
 from analysis.plots.gain_gap import gain_gap_figure
+from analysis.plots.interaction import interaction_figure
 from analysis.plots.rates import rates_figure
 from analysis.plots.site_depth import shown_steps, site_depth_figure
 from analysis.plots.site_maps import site_map_figure
@@ -105,4 +108,20 @@ def test_one_curve_is_compared_with_its_rivals(wide):
     ]
     # The fixture's gap and gain both follow its growth; elasticity is not recorded.
     assert "gain_eff \N{MINUS SIGN}" in words.replace("\n", " ")
-    assert "lin_cos" in words and "elasticity" not in words
+    assert "lin_cos" in words
+    assert "elasticity" not in words
+
+
+def test_every_row_that_is_drawn_is_in_the_legend(tmp_path, make_study, make_cell):
+    make_study(tmp_path / "x", seeds=2)
+    study = study_of(load(tmp_path / "x"))
+    study.runs["shared"] = {
+        cell: seeds
+        for cell, seeds in study.runs[study.rules[0]].items()
+        if cell[0] == study.design.primary.rows[0]
+    }
+    study = dataclasses.replace(study, rules=(*study.rules[:1], "shared"))
+    (legend,) = [
+        a.get_legend() for a in interaction_figure(study).axes if a.get_legend()
+    ]
+    assert [t.get_text() for t in legend.get_texts()] == ["rmsnorm", "derf"]

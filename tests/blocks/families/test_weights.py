@@ -15,8 +15,9 @@ from blocks.families.fields import FamilyError
 QUICK = ("gpt2", "gpt_oss", "deepseek_v3", "llama4")
 REST = ("deepseek_v2", "gemma3", "kimi_k2", "llama2", "llama3", "llama3_1", "mistral")
 REST += ("gemma", "gemma2", "minimind", "minimind_moe", "olmo2", "olmo3", "qwen2")
-REST += ("qwen3", "qwen3_moe")
+REST += ("qwen3", "qwen3_moe", "qwen3_next", "vit", "bert", "t5_encoder")
 HUB = ("deepseek_v3", "qwen3_moe", "deepseek_v2", "kimi_k2", "minimind_moe")
+HUB += ("qwen3_next", "vit")
 
 
 def quick(families, n):
@@ -221,6 +222,7 @@ def test_files_that_are_none_are_named(checkpoint, tmp_path):
         (tensors.every("x", 1, 2), (5, 4, 6)),
         (tensors.rows("x", 2, 5, 7), (4, 3)),
         (tensors.head_rows("x", 2, 5, 7), (4, 3 * 2)),
+        (tensors.taps("x", 2, 5, 7), (4, 3)),
     ],
 )
 def test_shape_and_take_agree(entry, shape):
@@ -235,3 +237,10 @@ def test_heads_are_taken_apart_row_by_row():
     tensor = np.arange(12).reshape(6, 2)
     value = tensors.head_rows("x", 2, 3, 3).take(tensor)
     np.testing.assert_array_equal(value, tensor[[2, 5]].T)
+
+
+def test_a_name_may_depend_on_the_kind_of_the_layer():
+    entries = {"a": tensors.linear("x.{i}"), "b": tensors.From("y.{i}")}
+    entry = tensors.PerLayer(("a", "b", "a"), entries)
+    assert [entry.at(i).name for i in range(3)] == ["x.{i}", "y.{i}", "x.{i}"]
+    assert entries["a"].at(None) is entries["a"]

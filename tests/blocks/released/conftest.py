@@ -36,14 +36,29 @@ class Released:
     family: folder of tests/golden/released.
     """
 
+    start = ("model=gpt2_124m",)
+
+    @staticmethod
+    def batch_of(io):
+        """What the loss is taken of."""
+        return io["input_ids"]
+
+    def embedded(self, model):
+        """What enters the first block, flat, and (batch, seq)."""
+        return model.embed(self.batch), self.batch.shape
+
+    def outputs(self, model):
+        """The logits."""
+        return model(self.batch)
+
     def __init__(self, family):
         self.folder = GOLDEN / family
         self.fields = Fields.read(self.folder)
         # Nothing of the model that the command line starts from may be left.
-        self.overrides = ["model=gpt2_124m", *overrides_of(self.fields)]
+        self.overrides = [*self.start, *overrides_of(self.fields)]
         self.weights = load_file(self.folder / "weights.safetensors")
         self.io = load_file(self.folder / "io.safetensors")
-        self.tokens = self.io["input_ids"]
+        self.batch = self.batch_of(self.io)
         self.make, self.layout = self.built()
         model = nnx.merge(self.layout.graphdef, self.layout.params, self.layout.state)
         self.places = model.blocks.places
@@ -88,10 +103,10 @@ class Released:
             for at, layer in enumerate(layers):
                 arrays = jax.tree.map(lambda x, at=at: x[at], stacked)
                 blocks[layer] = graphdef, arrays
-        x = model.embed(self.tokens)
+        x, shape = self.embedded(model)
         state, found = model.ends.open(x), [x]
         for layer in range(len(blocks)):
-            state = run_block(*blocks[layer], state, self.tokens.shape, layer)
+            state = run_block(*blocks[layer], state, shape, layer)
             found.append(model.ends.close(state))
         return found
 
@@ -100,7 +115,7 @@ class Released:
         params, state = self.loaded
 
         def loss_of(params):
-            return self.layout.merge(params, state).loss(self.tokens)[0]
+            return self.layout.merge(params, state).loss(self.batch)[0]
 
         return jax.jit(jax.value_and_grad(loss_of))(params)
 
@@ -108,7 +123,7 @@ class Released:
         """Of the whole stack, its command line going on with `more`."""
         layout = self.built(*more)[1] if more else self.layout
         params, state = self.loaded
-        run = jax.jit(lambda params: layout.merge(params, state)(self.tokens))
+        run = jax.jit(lambda params: self.outputs(layout.merge(params, state)))
         return run(params)
 
     # -- what a test asks --------------------------------------------------------

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.data.shards import write_shard
+
 CONF = Path(__file__).parents[3] / "conf" / "data"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 SIZE = {"batch_size": 3, "seq_len": 8}
@@ -27,11 +29,26 @@ def source(node, tmp_path):
     if node.get("path", "") is None:
         node.path = str(tmp_path / "text.txt")
         Path(node.path).write_bytes(bytes(range(256)) * 8)
+    if "paths" in node:
+        node.paths = files_for(node._target_.rsplit(".", 1)[-1], tmp_path)
     return hydra.utils.instantiate(node)
+
+
+def files_for(source: str, folder: Path) -> str:
+    """Data of one's own for a source that needs some."""
+    if source == "Tokens":
+        ids = np.random.default_rng(0).integers(0, 50, 2000)
+        write_shard(folder / "x.bin", ids.astype("<u2"))
+        (folder / "manifest.json").write_text('{"vocab_size": 50}')
+        return str(folder / "*.bin")
+    file = folder / "x.txt"
+    file.write_text("".join(f"line {i}\n" for i in range(400)))
+    return str(file)
 
 
 def test_the_known_sources_are_found():
     assert {"stdlib", "bytes", "markov", "gaussian"} <= set(NAMES)
+    assert {"tokens", "corpus", "copy", "induction", "recall", "modular"} <= set(NAMES)
 
 
 def test_yaml_names_every_keyword_with_the_default_of_the_class(node):

@@ -101,7 +101,9 @@ def test_a_window_as_long_as_the_text_is_allowed_and_a_longer_one_is_refused():
         arrays, jax.random.key(0), split="validation", batch_size=2, seq_len=seq_len
     )
     np.testing.assert_array_equal(draw(7), [list(range(8))] * 2)
-    with pytest.raises(ValueError, match="seq_len.*9 bytes.*validation text, 8 bytes"):
+    with pytest.raises(
+        ValueError, match="seq_len.*9 tokens.*validation text, 8 tokens"
+    ):
         draw(8)
 
 

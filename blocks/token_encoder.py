@@ -1,0 +1,307 @@
+"""A transformer that reads a text from both sides, from the parts it is given."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from blocks.attention.bidirectional import adding_to_scores
+from blocks.attention_stack import attention_stack
+from blocks.ffn.activations import ACTIVATIONS, activation_of
+from blocks.language_model import check_dtype
+from blocks.linear import Linear
+from blocks.norms.at_site import make_norm
+from blocks.patches import positions_of
+from blocks.positions.relative_bias import RelativeBias
+from blocks.stack import REMAT, Stack
+from blocks.taps import mean_square
+from blocks.token_loss import token_losses
+
+IGNORED = -100  # the label of a token that is not to be predicted
+
+
+class TokenEncoder(nnx.Module):
+    """Token embedding, blocks that see both ways, a head for masked tokens.
+
+        x = embedding_norm(table[tokens] + segments[segment] + positions)
+        x = final_norm(close(blocks(open(x))))       scores + relative_bias + padding
+        logits = norm(activation(dense(x))) @ table^T + bias
+
+    Each of segments, positions, relative_bias and the head exists where it is asked for,
+    norms where `placement` says. BERT is placement=post with embedding_norm and without
+    final_norm; the encoder of T5 is Pre-LN with a relative bias and no head.
+
+    Args:
+        vocab_size, d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, norm,
+            attn_norm, ffn_norm, final_norm, attention, ffn, residual, placement, init,
+            pattern, dtype, remat, stack: as in `blocks.language_model.LanguageModel`;
+            attention is a `blocks.attention.bidirectional`.
+        max_len: most tokens of a text, each place with a learned vector; None for none.
+        n_segments: kinds of segments with a learned vector each; None for none.
+        n_buckets, max_distance: of `blocks.positions.relative_bias`; None for none.
+        head_activation: of the head; None for no head.
+
+    Source: arXiv 1810.04805, arXiv 1910.10683; transformers 5.24.0 modeling_bert.py,
+    modeling_t5.py.
+    """
+
+    traced = ()
+    reads = "masked texts"  # of which the data of a run have none
+
+    @staticmethod
+    def check(
+        *,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        d_ff: int | None,
+        vocab_size: int | None = None,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        max_len: int | None = None,
+        n_segments: int | None = None,
+        n_buckets: int | None = None,
+        max_distance: int = 128,
+        head_activation: str | None = "gelu_erf",
+        dtype: str = "float32",
+        remat: str = "auto",
+        **_,
+    ) -> None:
+        sizes = dict(
+            d_model=d_model,
+            n_layers=n_layers,
+            n_heads=n_heads,
+            d_ff=d_ff,
+            vocab_size=vocab_size,
+            n_kv_heads=n_kv_heads,
+            d_head=d_head,
+            max_len=max_len,
+            n_segments=n_segments,
+        )
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_dtype(dtype)
+        if n_buckets is not None:
+            RelativeBias.check(n_buckets=n_buckets, max_distance=max_distance)
+        for name, value, known in (
+            ("head_activation", head_activation, (None, *ACTIVATIONS)),
+            ("remat", remat, REMAT),
+        ):
+            if value not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(str, known))}, got {value!r}"
+                )
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        d_model: int = 64,
+        *,
+        n_layers: int = 4,
+        n_heads: int = 4,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        d_ff: int | None = 256,
+        max_len: int | None = None,
+        n_segments: int | None = None,
+        n_buckets: int | None = None,
+        max_distance: int = 128,
+        head_activation: str | None = "gelu_erf",
+        norm: Callable,
+        attn_norm: Callable | None = None,
+        ffn_norm: Callable | None = None,
+        final_norm: Callable | None = None,
+        attention: Callable,
+        ffn: Callable,
+        residual,
+        placement,
+        init,
+        pattern: Callable | None = None,
+        dtype: str = "float32",
+        remat: str = "auto",
+        stack: Callable = Stack,
+        rngs: nnx.Rngs,
+    ):
+        if vocab_size is None:
+            raise ValueError("vocab_size is needed to build an encoder of tokens")
+        self.dtype = dtype
+        self.looks = ()  # what it measures beside the stream: `blocks.looking`
+        key = rngs.params()
+        # One key per component: what one of them draws never shifts another.
+        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(9)]
+
+        def rows(n, i):
+            return init.embedding(at[i].params(), (n, d_model))
+
+        self.table = nnx.Param(rows(vocab_size, 0), role="embedding")
+        self.segments = (
+            None
+            if n_segments is None
+            else nnx.Param(rows(n_segments, 1), role="embedding")
+        )
+        self.positions = (
+            None
+            if max_len is None
+            else positions_of(max_len, d_model, init=init, rngs=at[2])
+        )
+        self.relative_bias = (
+            None
+            if n_buckets is None
+            else RelativeBias(
+                n_heads,
+                n_buckets=n_buckets,
+                max_distance=max_distance,
+                init=init,
+                rngs=at[3],
+            )
+        )
+        self.embedding_norm = (
+            make_norm(norm, d_model, "embedding", rngs=at[4])
+            if placement.embedding_norm
+            else None
+        )
+        self.ends = residual.make_ends(
+            d_model, n_layers=n_layers, norm=norm, rngs=at[5]
+        )
+        self.blocks = attention_stack(
+            d_model,
+            n_heads,
+            d_ff,
+            n_layers=n_layers,
+            norm=norm,
+            attn_norm=attn_norm,
+            ffn_norm=ffn_norm,
+            attention=attention,
+            ffn=ffn,
+            residual=residual,
+            placement=placement,
+            init=init,
+            pattern=pattern,
+            remat=remat,
+            sizes={"n_kv_heads": n_kv_heads, "d_head": d_head},
+            stack=stack,
+            rngs=at[6],
+        )
+        self.final_norm = (
+            make_norm(final_norm or norm, d_model, "final", rngs=at[7])
+            if placement.final_norm
+            else None
+        )
+        self.head = (
+            None
+            if head_activation is None
+            else MaskedHead(
+                vocab_size,
+                d_model,
+                activation=head_activation,
+                norm=norm,
+                init=init,
+                rngs=at[8],
+            )
+        )
+
+    def embed(self, tokens: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """[batch, seq] integers -> [batch * seq, d_model], entering the first block.
+
+        Raises:
+            ValueError: the text is longer than max_len, or segments are missing.
+        """
+        batch, seq = tokens.shape
+        x = self.table[...][tokens].astype(self.dtype)
+        if self.segments is not None:
+            if segments is None:
+                raise ValueError("the model needs the segment of every token")
+            x = x + self.segments[...][segments].astype(self.dtype)
+        if self.positions is not None:
+            if seq > len(self.positions):
+                raise ValueError(
+                    f"expected at most max_len={len(self.positions)} tokens, got {seq}"
+                )
+            x = x + self.positions[...][:seq].astype(self.dtype)
+        x = x.reshape(batch * seq, -1)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def added_to_scores(self, seq: int, mask: jax.Array | None) -> jax.Array | None:
+        """Relative bias, and the lowest number for keys where `mask` [batch, seq] is 0."""
+        added = None if self.relative_bias is None else self.relative_bias(seq)
+        if mask is None:
+            return added
+        lowest = jnp.finfo(jnp.float32).min
+        padding = jnp.where(mask[:, None, None, :] != 0, 0.0, lowest)
+        return padding if added is None else added + padding
+
+    def hidden(
+        self,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        segments: jax.Array | None = None,
+        stream_taps: jax.Array | None = None,
+    ):
+        """The stream behind the last norm [batch * seq, d_model], and measurements."""
+        x = self.embed(tokens, segments)
+        with adding_to_scores(self.added_to_scores(tokens.shape[1], mask)):
+            state, measured = self.blocks(
+                self.ends.open(x), tokens.shape, stream_taps=stream_taps
+            )
+        if stream_taps is not None:
+            measured = {**measured, "input_mean_square": mean_square(x)}
+        out = self.ends.close(state)
+        return (out if self.final_norm is None else self.final_norm(out)), measured
+
+    def __call__(self, tokens, mask=None, segments=None) -> jax.Array:
+        """Logits [batch, seq, vocab_size]; without a head [batch, seq, d_model]."""
+        out, _ = self.hidden(tokens, mask, segments)
+        if self.head is not None:
+            out = self.head(out, self.table[...])
+        return out.reshape(*tokens.shape, -1)
+
+    def loss(self, batch: dict, stream_taps: jax.Array | None = None):
+        """Mean cross-entropy in nats of the tokens whose label is not -100.
+
+        Args:
+            batch: `tokens`, `labels` [batch, seq]; `mask`, `segments` where there are.
+            stream_taps: zeros [n_layers, 2] to measure the stream, or None.
+
+        Raises:
+            ValueError: the batch is of another kind, or the model has no head.
+        """
+        if not isinstance(batch, dict) or not {"tokens", "labels"} <= set(batch):
+            raise ValueError("an encoder needs masked texts: tokens and labels")
+        if self.head is None:
+            raise ValueError("head_activation=null: there is no head to predict tokens")
+        out, measured = self.hidden(
+            batch["tokens"], batch.get("mask"), batch.get("segments"), stream_taps
+        )
+        logits = self.head(out, self.table[...])
+        labels = batch["labels"].reshape(-1)
+        asked = labels != IGNORED
+        losses, _ = token_losses(logits, jnp.where(asked, labels, 0))
+        return jnp.sum(jnp.where(asked, losses, 0)) / jnp.sum(asked), measured
+
+
+class MaskedHead(nnx.Module):
+    """logits = norm(activation(dense(x))) @ table^T + bias.
+
+    Parameters (float32), role in brackets:
+        bias  [vocab_size]  init 0  [bias]
+    Sub-modules:
+        dense  Linear [d_model, d_model] with an offset, use "head"
+        norm   norm(d_model)
+    """
+
+    def __init__(
+        self, vocab_size: int, d_model: int, *, activation: str, norm, init, rngs
+    ):
+        self.activation = activation_of(activation)
+        self.dense = Linear(
+            d_model, d_model, use="head", init=init, bias=True, rngs=rngs
+        )
+        self.norm = make_norm(norm, d_model, "final", rngs=rngs)
+        self.bias = nnx.Param(jnp.zeros((vocab_size,), jnp.float32), role="bias")
+
+    def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
+        """[tokens, d_model] -> [tokens, vocab_size]."""
+        x = self.norm(self.activation(self.dense(x)))
+        return x @ table.astype(x.dtype).T + self.bias[...].astype(x.dtype)
