@@ -121,7 +121,7 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
                 figures[name] = depth_figure(runs, probes, quantity, layer)
         if has_depths and recorded & {UP, DOWN}:
             figures["exponents"] = forest_figure(runs, probes)
-    elif not metrics.drop_nulls("loss").is_empty():
+    elif not (is_depth_family(family) or metrics.drop_nulls("loss").is_empty()):
         figures["loss"] = loss_figure(runs, metrics, "Loss while training")
     if UP in recorded:
         figures[f"profile_{_short(UP)}"] = profile_figure(runs, probes, UP)

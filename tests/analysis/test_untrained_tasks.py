@@ -56,6 +56,7 @@ def test_forward_statistics_have_verdicts_and_figures(propagated):
     assert {"profile_activation_std", "profile_block_influence"} <= names
     # Cosines below zero have no place on a log axis; the others are drawn.
     assert "profile_token_cosine" not in names
+    assert "loss" not in names  # nothing was trained
 
 
 def test_a_figure_of_activations_is_not_called_a_gradient(propagated):
