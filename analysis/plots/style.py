@@ -100,8 +100,14 @@ def caption(figure: Figure, text: str) -> None:
 
 
 def shorten(text: str, limit: int = 34) -> str:
-    """The start of a label that would be wider than what it labels."""
-    return text if len(text) <= limit else text[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    """A label that would be wider than what it labels, without its middle.
+
+    Labels of one figure tend to begin alike and to differ at their end.
+    """
+    if len(text) <= limit:
+        return text
+    end = limit // 2
+    return text[: limit - end - 1] + "\N{HORIZONTAL ELLIPSIS}" + text[-end:]
 
 
 def plain(text: str) -> str:

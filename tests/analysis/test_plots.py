@@ -399,3 +399,11 @@ def test_many_depths_are_thinned_to_the_ends_and_the_middle():
 def test_every_variant_looks_different():
     looks = style.looks([f"v{i}" for i in range(32)])
     assert len({(k.colour, k.marker, str(k.dashes)) for k in looks.values()}) == 32
+
+
+def test_shortened_labels_stay_apart_and_keep_to_their_width():
+    labels = [f"transformers \N{MIDDLE DOT} embedding_std={x}" for x in (0.707, 0.0141)]
+    short = [style.shorten(label, 24) for label in labels]
+    assert [len(label) for label in short] == [24, 24]
+    assert len(set(short)) == 2
+    assert style.shorten("pre", 3) == "pre"
