@@ -38,16 +38,17 @@ def forest_figure(
         raise ValueError("no variant has completed runs at two depths")
     first = next(name for name in laws if laws[name])
     shown.sort(key=lambda v: _mean(laws[first].get(v)))
+    window = _window(laws)
     figure = style.new_figure(style.TWO_COLUMNS, 1.9 + ROW * len(shown))
     axes = figure.subplots()
     for row, variant in enumerate(shown):
         for offset, (_, name, is_filled) in zip((-0.13, 0.13), SHOWN, strict=True):
             law = laws[name].get(variant)
             if law is not None:
-                _draw(axes, law, row + offset, looks[variant], is_filled)
+                _draw(axes, law, row + offset, looks[variant], is_filled, window)
         if layer == "last" and first == "W1" and variant in laws["W1"]:
             theory = theory_for(runs, probes, variant, laws["W1"][variant])
-            if np.isfinite(theory.exponent):
+            if window[0] <= theory.exponent <= window[1]:
                 axes.plot(
                     theory.exponent,
                     row,
@@ -70,8 +71,25 @@ def forest_figure(
     _label_rows(axes, shown, laws[first])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     _legend(axes, laws, layer)
-    style.caption(figure, _caption(first, laws[first]))
+    caption = _caption(first, laws[first])
+    if np.isfinite(window[0]):
+        axes.set_xlim(window)
+        caption += " Arrows: beyond the axis."
+    style.caption(figure, caption)
     return figure
+
+
+def _window(laws: dict[str, dict[str, PowerLaw]]) -> tuple[float, float]:
+    """What of the axis is shown: all of it, unless a variant without a power law lies so
+    far off that the others could not be told apart.
+    """
+    found = [law for of in laws.values() for law in of.values()]
+    means = [law.exponent.mean for law in found if law.kind != "exponential"]
+    low, high = min([-0.5, *means]), max([0.0, *means])
+    low, high = low - (high - low) / 2, high + (high - low) / 2
+    if all(low <= law.exponent.mean <= high for law in found):
+        return -np.inf, np.inf
+    return low, high
 
 
 def _laws(runs, probes, quantity: str, layer: str) -> dict[str, PowerLaw]:
@@ -88,8 +106,24 @@ def _mean(law: PowerLaw | None) -> float:
     return law.exponent.mean if law else np.inf
 
 
-def _draw(axes, law: PowerLaw, y: float, look, is_filled: bool) -> None:
+def _draw(
+    axes, law: PowerLaw, y: float, look, is_filled: bool, window: tuple[float, float]
+) -> None:
     exponent = law.exponent
+    fill = look.colour if is_filled else "white"
+    if not window[0] <= exponent.mean <= window[1]:
+        is_above = exponent.mean > window[1]
+        axes.plot(
+            window[is_above],
+            y,
+            ">" if is_above else "<",
+            ms=6,
+            color=look.colour,
+            mfc=fill,
+            clip_on=False,
+            zorder=3,
+        )
+        return
     axes.errorbar(
         exponent.mean,
         y,
@@ -97,7 +131,7 @@ def _draw(axes, law: PowerLaw, y: float, look, is_filled: bool) -> None:
         marker="o",
         ms=4.5,
         color=look.colour,
-        mfc=look.colour if is_filled else "white",
+        mfc=fill,
         mew=1,
         elinewidth=1.3,
         capsize=0,

@@ -407,3 +407,36 @@ def test_shortened_labels_stay_apart_and_keep_to_their_width():
     assert [len(label) for label in short] == [24, 24]
     assert len(set(short)) == 2
     assert style.shorten("pre", 3) == "pre"
+
+
+def test_an_explosion_does_not_hide_the_other_exponents(
+    tmp_path, make_run, make_depth_probes
+):
+    """A gradient of exp(L / 4) has an exponent of about 11; the axis ends near 0."""
+    for norm, growth in (("rmsnorm", 0.0), ("none", 0.25)):
+        for depth in (6, 24, 96):
+            for seed in range(3):
+                probes = make_depth_probes(depth, seed)
+                for row in probes:
+                    if row["quantity"].startswith("grad_norm"):
+                        row["values"] = [
+                            x * float(np.exp(growth * depth)) for x in row["values"]
+                        ]
+                make_run(
+                    tmp_path / "x",
+                    task="depth",
+                    model="M",
+                    norm=norm,
+                    n_layers=depth,
+                    seed=seed,
+                    probes=probes,
+                )
+    table = load(tmp_path / "x")
+    figure = forest_figure(table.runs, table.probes)
+    assert_readable(figure)
+    axes = figure.axes[0]
+    assert axes.get_xlim()[1] < 0.5
+    arrows = [line for line in axes.lines if line.get_marker() == ">"]
+    assert len(arrows) == 2  # W1 and W2
+    assert all(line.get_xdata()[0] == axes.get_xlim()[1] for line in arrows)
+    assert "Arrows: beyond the axis." in caption(figure)
