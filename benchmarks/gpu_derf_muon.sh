@@ -2,12 +2,13 @@
 # The Derf x Muon study at its one-GPU tier, some minutes at a time.
 #   bash benchmarks/gpu_derf_muon.sh OUT [MINUTES] [OVERRIDE ...]
 # Runs until it is finished or MINUTES (8) are over; then every run under way is saved, and the same command continues
-# from OUT. Overrides go to launch.py: norm=rmsnorm,derf takes some cells only, model=tiny steps=20 tries it on a CPU.
+# from OUT. Overrides go to launch.py. On a CPU this tries it:
+#   ... model.d_model=32 model.n_layers=2 model.n_heads=1 model.d_ff=64 batch_size=4 seq_len=32 steps=20 schedule.warmup_steps=2
 # PYTHON names the interpreter. Exit status: 0 finished, 3 to be continued, else what launch.py said.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ]; then
-  sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
   exit 2
 fi
 out=$1

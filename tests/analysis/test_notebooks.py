@@ -56,7 +56,6 @@ def pictures(executed):
     ]
 
 
-@pytest.mark.slow
 def test_gradient_depth_launches_fits_and_repeats(tmp_path):
     home = tmp_path / "depth"
     executed = execute(
