@@ -1,12 +1,10 @@
 """The catalogue of parts as one HTML page: DIR/catalogue.json -> DIR/catalogue.html."""
 
 import base64
-import json
-import os
 from html import escape
 from pathlib import Path
 
-from analysis.errors import AnalysisError
+from analysis.answers import read_answer, write_whole
 from analysis.page import CSS
 from analysis.plots.curves import curve_svg
 from analysis.text import count
@@ -37,15 +35,10 @@ def write_catalogue(directory: str | Path) -> Path:
             page cannot be written.
     """
     home = Path(directory)
-    page = home / PAGE
     text = render(read_catalogue(home))
-    temporary = home / f".{PAGE}.tmp"
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, page)
-    except OSError as error:
-        raise AnalysisError(f"cannot write {page}: {error}") from error
-    return page
+    return write_whole(
+        home / PAGE, lambda path: path.write_text(text, encoding="utf-8")
+    )
 
 
 def read_catalogue(home: Path) -> dict:
@@ -54,20 +47,7 @@ def read_catalogue(home: Path) -> dict:
     Raises:
         AnalysisError: no such file, not JSON, or of another schema.
     """
-    path = home / SOURCE
-    try:
-        node = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise AnalysisError(
-            f"{path}: cannot be read ({error.strerror}); "
-            "`python launch.py task=catalogue` writes outputs/catalogue/catalogue.json"
-        ) from error
-    except ValueError as error:
-        raise AnalysisError(f"{path} is not JSON: {error}") from error
-    schema = node.get("schema") if isinstance(node, dict) else None
-    if schema != SCHEMA:
-        raise AnalysisError(f"{path}: expected schema {SCHEMA}, got {schema!r}")
-    return node
+    return read_answer(home / SOURCE, task="catalogue", schema=SCHEMA)
 
 
 def render(node: dict) -> str:

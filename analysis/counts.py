@@ -1,10 +1,8 @@
 """The parameters of models as bars: DIR/count.json -> DIR/count.svg."""
 
-import json
-import os
 from pathlib import Path
 
-from analysis.errors import AnalysisError
+from analysis.answers import read_answer, write_whole
 from analysis.plots.parts import parts_figure
 
 SOURCE, FIGURE = "count.json", "count.svg"
@@ -19,14 +17,8 @@ def write_counts(directory: str | Path) -> Path:
             cannot be written.
     """
     home = Path(directory)
-    path, temporary = home / FIGURE, home / f".{FIGURE}.tmp"
     figure = parts_figure({home.name: read_counts(home)})
-    try:
-        figure.savefig(temporary, format="svg")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise AnalysisError(f"cannot write {path}: {error}") from error
-    return path
+    return write_whole(home / FIGURE, lambda path: figure.savefig(path, format="svg"))
 
 
 def read_counts(home: Path) -> dict:
@@ -35,17 +27,4 @@ def read_counts(home: Path) -> dict:
     Raises:
         AnalysisError: no such file, not JSON, or of another schema.
     """
-    path = home / SOURCE
-    try:
-        node = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AnalysisError(
-            f"{path}: expected what task=count writes, {reason}"
-        ) from error
-    except ValueError as error:
-        raise AnalysisError(f"{path}: not a JSON file ({error})") from error
-    schema = node.get("schema") if isinstance(node, dict) else None
-    if schema != SCHEMA:
-        raise AnalysisError(f"{path}: expected schema {SCHEMA}, got {schema}")
-    return node
+    return read_answer(home / SOURCE, task="count", schema=SCHEMA)
