@@ -34,7 +34,7 @@ def attention_stack(
     stack: Callable = Stack,
     rngs: nnx.Rngs,
 ) -> nnx.Module:
-    """`n_layers` blocks; arguments as in `blocks.language_model.LanguageModel`.
+    """`n_layers` blocks; arguments as in `blocks.transformer.Transformer`.
 
     Args:
         sizes: n_kv_heads and d_head; None is left to the attention.

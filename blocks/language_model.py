@@ -7,31 +7,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from blocks.attention_stack import attention_stack
 from blocks.auxiliary_loss import with_loss
+from blocks.keywords import with_keywords_of
 from blocks.linear import Linear
-from blocks.norms.at_site import make_norm
 from blocks.norms.looks import look_at_norm
-from blocks.stack import REMAT, Stack
 from blocks.state import Running
-from blocks.taps import mean_square
 from blocks.token_loss import chunked_losses, token_losses
-
-DTYPES = ("float32", "bfloat16", "float64")
-
-
-def check_dtype(dtype: str) -> None:
-    """Raises ValueError for what a model cannot compute in."""
-    if dtype == "float16":
-        raise ValueError(
-            "dtype float16: gradients below 6e-8 vanish and activations above 65504 "
-            "overflow, and there is no loss scaling here; take bfloat16"
-        )
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+from blocks.transformer import Transformer, check_sizes, component
 
 
-class LanguageModel(nnx.Module):
+class LanguageModel(Transformer):
     """Token embedding, a stack of attention and feed-forward blocks, a head.
 
         x = embedding_norm(embedding_scale * table[tokens] + embedding_positions)
@@ -44,14 +29,8 @@ class LanguageModel(nnx.Module):
 
     Args:
         vocab_size: rows of the table.
-        d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff: sizes; n_kv_heads defaults
-            to n_heads, d_head to d_model / n_heads, d_ff to the width rule of `ffn`.
-        norm: factory `norm(width, rngs=rngs)` of every norm; `attn_norm`, `ffn_norm`,
-            `final_norm` replace it at their site (the embedding norm uses `norm`).
-        attention, ffn: factories of the branches.
+        d_model and what is not listed here: as in `blocks.transformer.Transformer`.
         embedding_positions: factory of positions that are added to the embedding.
-        pattern: layers with other parts (`blocks.pattern`), or None.
-        residual: the residual scheme. placement: where norms sit. init: initial values.
         tied_head: the head is the transposed table.
         embedding_scale: fixed factor on the embedding: sqrt(d_model) in Gemma.
         embedding_scale_init: initial value of a learned factor on it, None for none.
@@ -60,22 +39,15 @@ class LanguageModel(nnx.Module):
             cross-entropy and not reported; 1e-4 in PaLM (arXiv 2204.02311). None: none.
         loss_chunk: tokens whose logits exist at a time while the loss is computed; None:
             all. Less memory where the vocabulary is large (`blocks.token_loss`).
-        dtype: of the activations. remat: see `blocks.stack`.
-        stack: how the blocks are held and run.
     """
 
     traced = ("embedding_scale_init", "z_loss")
 
     @staticmethod
+    @with_keywords_of(Transformer.check)
     def check(
         *,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        d_ff: int | None,
         vocab_size: int | None = None,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
         embedding_scale: float = 1.0,
         embedding_scale_init: float | None = None,
         logit_scale: float = 1.0,
@@ -84,27 +56,10 @@ class LanguageModel(nnx.Module):
         loss_chunk: int | None = None,
         tied_head: bool = False,
         head_bias: bool = False,
-        dtype: str = "float32",
-        remat: str = "auto",
-        **_,
+        **trunk,
     ) -> None:
-        sizes = dict(d_model=d_model, n_layers=n_layers, n_heads=n_heads)
-        optional = dict(
-            vocab_size=vocab_size, n_kv_heads=n_kv_heads, d_head=d_head, d_ff=d_ff
-        )
-        sizes |= {k: v for k, v in optional.items() if v is not None}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        if d_head is None and d_model % n_heads:
-            raise ValueError(
-                f"d_model={d_model} is not divisible by n_heads={n_heads} "
-                "(choose another width, or set d_head)"
-            )
-        if n_kv_heads is not None and n_heads % n_kv_heads:
-            raise ValueError(
-                f"n_heads={n_heads} is not divisible by n_kv_heads={n_kv_heads}"
-            )
+        check_sizes(vocab_size=vocab_size, loss_chunk=loss_chunk)
+        Transformer.check(**trunk)
         if not (math.isfinite(embedding_scale) and embedding_scale > 0):
             raise ValueError(f"embedding_scale must be positive, got {embedding_scale}")
         if embedding_scale_init is not None and not math.isfinite(embedding_scale_init):
@@ -117,35 +72,18 @@ class LanguageModel(nnx.Module):
             raise ValueError(f"logit_softcap must be positive, got {logit_softcap}")
         if z_loss is not None and not (math.isfinite(z_loss) and z_loss >= 0):
             raise ValueError(f"z_loss must not be negative, got {z_loss}")
-        if loss_chunk is not None and loss_chunk < 1:
-            raise ValueError(f"loss_chunk must be at least 1, got {loss_chunk}")
         if tied_head and head_bias:
             raise ValueError("head_bias needs a head of its own (tied_head is true)")
-        check_dtype(dtype)
-        if remat not in REMAT:
-            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
 
+    @with_keywords_of(Transformer.__init__)
     def __init__(
         self,
         vocab_size: int | None = None,
         d_model: int = 64,
         *,
         n_layers: int = 4,
-        n_heads: int = 4,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_ff: int | None = 256,
-        norm: Callable,
-        attn_norm: Callable | None = None,
-        ffn_norm: Callable | None = None,
-        final_norm: Callable | None = None,
-        attention: Callable,
-        ffn: Callable,
-        residual,
-        placement,
         init,
         embedding_positions: Callable | None = None,
-        pattern: Callable | None = None,
         tied_head: bool = False,
         head_bias: bool = False,
         embedding_scale: float = 1.0,
@@ -154,15 +92,13 @@ class LanguageModel(nnx.Module):
         logit_softcap: float | None = None,
         z_loss: float | None = None,
         loss_chunk: int | None = None,
-        dtype: str = "float32",
-        remat: str = "auto",
-        stack: Callable = Stack,
         rngs: nnx.Rngs,
+        **trunk,
     ):
         if vocab_size is None:
             raise ValueError("vocab_size is needed to build a language model")
-        self.dtype = dtype
-        self.looks = ()  # what it measures beside the stream: `blocks.looking`
+        key = rngs.params()
+        super().__init__(key, d_model, n_layers=n_layers, init=init, **trunk)
         self.fixed_embedding_scale = embedding_scale
         self.logit_scale = logit_scale
         self.logit_softcap = logit_softcap
@@ -171,11 +107,9 @@ class LanguageModel(nnx.Module):
         self.z_loss = (
             None if z_loss is None else Running(jnp.full((), z_loss, jnp.float32))
         )
-        key = rngs.params()
-        # One key per component: what one of them draws never shifts another.
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(7)]
         self.table = nnx.Param(
-            init.embedding(at[0].params(), (vocab_size, d_model)), role="embedding"
+            init.embedding(component(key, 0).params(), (vocab_size, d_model)),
+            role="embedding",
         )
         self.embedding_scale = (
             None
@@ -187,39 +121,7 @@ class LanguageModel(nnx.Module):
         self.embedding_positions = (
             None
             if embedding_positions is None
-            else embedding_positions(d_model, init=init, rngs=at[6])
-        )
-        self.embedding_norm = (
-            make_norm(norm, d_model, "embedding", rngs=at[1])
-            if placement.embedding_norm
-            else None
-        )
-        self.ends = residual.make_ends(
-            d_model, n_layers=n_layers, norm=norm, rngs=at[4]
-        )
-        self.blocks = attention_stack(
-            d_model,
-            n_heads,
-            d_ff,
-            n_layers=n_layers,
-            norm=norm,
-            attn_norm=attn_norm,
-            ffn_norm=ffn_norm,
-            attention=attention,
-            ffn=ffn,
-            residual=residual,
-            placement=placement,
-            init=init,
-            pattern=pattern,
-            remat=remat,
-            sizes={"n_kv_heads": n_kv_heads, "d_head": d_head},
-            stack=stack,
-            rngs=at[2],
-        )
-        self.final_norm = (
-            make_norm(final_norm or norm, d_model, "final", rngs=at[5])
-            if placement.final_norm
-            else None
+            else embedding_positions(d_model, init=init, rngs=component(key, 6))
         )
         self.head = (
             None
@@ -231,7 +133,7 @@ class LanguageModel(nnx.Module):
                 init=init,
                 n_sublayers=2 * n_layers,
                 bias=head_bias,
-                rngs=at[3],
+                rngs=component(key, 3),
             )
         )
 
@@ -244,24 +146,15 @@ class LanguageModel(nnx.Module):
             x = x * self.embedding_scale[...].astype(x.dtype)
         if self.embedding_positions is not None:
             x = self.embedding_positions(x, tokens.shape)
-        return x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.entering(x)
 
     def hidden(self, tokens: jax.Array, stream_taps: jax.Array | None = None):
         """The stream after the last block [batch * seq, d_model], and measurements."""
-        x = self.embed(tokens)
-        state, measured = self.blocks(
-            self.ends.open(x), tokens.shape, stream_taps=stream_taps
-        )
-        if stream_taps is not None:
-            measured = {**measured, "input_mean_square": mean_square(x)}
-        return self.ends.close(state), measured
+        return self.through_blocks(self.embed(tokens), tokens.shape, stream_taps)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """[tokens, d_model] -> [tokens, vocab_size], in the dtype of the activations."""
-        return self._unembedded(self._normalized(hidden))
-
-    def _normalized(self, hidden: jax.Array) -> jax.Array:
-        return hidden if self.final_norm is None else self.final_norm(hidden)
+        return self._unembedded(self.leaving(hidden))
 
     def _unembedded(self, x: jax.Array) -> jax.Array:
         if self.head is None:
@@ -296,7 +189,7 @@ class LanguageModel(nnx.Module):
         if "norms" in self.looks and self.final_norm is not None:
             seen = look_at_norm(self.final_norm, hidden)
             measured |= {f"final/{name}": value for name, value in seen.items()}
-        x, targets = self._normalized(hidden), batch[:, 1:].reshape(-1)
+        x, targets = self.leaving(hidden), batch[:, 1:].reshape(-1)
         if self.loss_chunk is None:
             losses, totals = token_losses(self._unembedded(x), targets)
             loss, z = jnp.mean(losses), jnp.mean(jnp.square(totals))

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.block import Block
+from blocks.dtypes import check_dtype
 from blocks.inits.scaled import Scaled
-from blocks.language_model import check_dtype
 from blocks.layer_parts import kinds_of, parts_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
@@ -28,7 +28,7 @@ class ResidualMLP(nnx.Module):
     Depth L counts blocks, which here are sub-layers. The loss is linear in the output,
     so no property of the data or of a head enters the gradient.
 
-    Args: as in `blocks.language_model.LanguageModel`.
+    Args: as in `blocks.transformer.Transformer`.
     """
 
     traced = ()

@@ -7,21 +7,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.attention.bidirectional import adding_to_scores
-from blocks.attention_stack import attention_stack
 from blocks.ffn.activations import ACTIVATIONS, activation_of
-from blocks.language_model import check_dtype
+from blocks.keywords import with_keywords_of
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 from blocks.patches import positions_of
 from blocks.positions.relative_bias import RelativeBias
-from blocks.stack import REMAT, Stack
-from blocks.taps import mean_square
 from blocks.token_loss import token_losses
+from blocks.transformer import Transformer, check_choice, check_sizes, component
 
 IGNORED = -100  # the label of a token that is not to be predicted
 
 
-class TokenEncoder(nnx.Module):
+class TokenEncoder(Transformer):
     """Token embedding, blocks that see both ways, a head for masked tokens.
 
         x = embedding_norm(table[tokens] + segments[segment] + positions)
@@ -33,9 +31,8 @@ class TokenEncoder(nnx.Module):
     final_norm; the encoder of T5 is Pre-LN with a relative bias and no head.
 
     Args:
-        vocab_size, d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, norm,
-            attn_norm, ffn_norm, final_norm, attention, ffn, residual, placement, init,
-            pattern, dtype, remat, stack: as in `blocks.language_model.LanguageModel`;
+        vocab_size: rows of the table.
+        d_model and what is not listed here: as in `blocks.transformer.Transformer`;
             attention is a `blocks.attention.bidirectional`.
         max_len: most tokens of a text, each place with a learned vector; None for none.
         n_segments: kinds of segments with a learned vector each; None for none.
@@ -50,101 +47,58 @@ class TokenEncoder(nnx.Module):
     reads = "masked texts"  # of which the data of a run have none
 
     @staticmethod
+    @with_keywords_of(Transformer.check)
     def check(
         *,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        d_ff: int | None,
         vocab_size: int | None = None,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
         max_len: int | None = None,
         n_segments: int | None = None,
         n_buckets: int | None = None,
         max_distance: int = 128,
         head_activation: str | None = "gelu_erf",
-        dtype: str = "float32",
-        remat: str = "auto",
-        **_,
+        **trunk,
     ) -> None:
-        sizes = dict(
-            d_model=d_model,
-            n_layers=n_layers,
-            n_heads=n_heads,
-            d_ff=d_ff,
-            vocab_size=vocab_size,
-            n_kv_heads=n_kv_heads,
-            d_head=d_head,
-            max_len=max_len,
-            n_segments=n_segments,
-        )
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        check_dtype(dtype)
+        check_sizes(vocab_size=vocab_size, max_len=max_len, n_segments=n_segments)
+        Transformer.check(**trunk)
         if n_buckets is not None:
             RelativeBias.check(n_buckets=n_buckets, max_distance=max_distance)
-        for name, value, known in (
-            ("head_activation", head_activation, (None, *ACTIVATIONS)),
-            ("remat", remat, REMAT),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(str, known))}, got {value!r}"
-                )
+        check_choice("head_activation", head_activation, (None, *ACTIVATIONS))
 
+    @with_keywords_of(Transformer.__init__)
     def __init__(
         self,
         vocab_size: int | None = None,
         d_model: int = 64,
         *,
-        n_layers: int = 4,
         n_heads: int = 4,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_ff: int | None = 256,
+        norm: Callable,
+        init,
         max_len: int | None = None,
         n_segments: int | None = None,
         n_buckets: int | None = None,
         max_distance: int = 128,
         head_activation: str | None = "gelu_erf",
-        norm: Callable,
-        attn_norm: Callable | None = None,
-        ffn_norm: Callable | None = None,
-        final_norm: Callable | None = None,
-        attention: Callable,
-        ffn: Callable,
-        residual,
-        placement,
-        init,
-        pattern: Callable | None = None,
-        dtype: str = "float32",
-        remat: str = "auto",
-        stack: Callable = Stack,
         rngs: nnx.Rngs,
+        **trunk,
     ):
         if vocab_size is None:
             raise ValueError("vocab_size is needed to build an encoder of tokens")
-        self.dtype = dtype
-        self.looks = ()  # what it measures beside the stream: `blocks.looking`
         key = rngs.params()
-        # One key per component: what one of them draws never shifts another.
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(9)]
+        super().__init__(key, d_model, n_heads=n_heads, norm=norm, init=init, **trunk)
 
         def rows(n, i):
-            return init.embedding(at[i].params(), (n, d_model))
+            return init.embedding(component(key, i).params(), (n, d_model))
 
         self.table = nnx.Param(rows(vocab_size, 0), role="embedding")
         self.segments = (
             None
             if n_segments is None
-            else nnx.Param(rows(n_segments, 1), role="embedding")
+            else nnx.Param(rows(n_segments, 6), role="embedding")
         )
         self.positions = (
             None
             if max_len is None
-            else positions_of(max_len, d_model, init=init, rngs=at[2])
+            else positions_of(max_len, d_model, init=init, rngs=component(key, 7))
         )
         self.relative_bias = (
             None
@@ -154,40 +108,8 @@ class TokenEncoder(nnx.Module):
                 n_buckets=n_buckets,
                 max_distance=max_distance,
                 init=init,
-                rngs=at[3],
+                rngs=component(key, 8),
             )
-        )
-        self.embedding_norm = (
-            make_norm(norm, d_model, "embedding", rngs=at[4])
-            if placement.embedding_norm
-            else None
-        )
-        self.ends = residual.make_ends(
-            d_model, n_layers=n_layers, norm=norm, rngs=at[5]
-        )
-        self.blocks = attention_stack(
-            d_model,
-            n_heads,
-            d_ff,
-            n_layers=n_layers,
-            norm=norm,
-            attn_norm=attn_norm,
-            ffn_norm=ffn_norm,
-            attention=attention,
-            ffn=ffn,
-            residual=residual,
-            placement=placement,
-            init=init,
-            pattern=pattern,
-            remat=remat,
-            sizes={"n_kv_heads": n_kv_heads, "d_head": d_head},
-            stack=stack,
-            rngs=at[6],
-        )
-        self.final_norm = (
-            make_norm(final_norm or norm, d_model, "final", rngs=at[7])
-            if placement.final_norm
-            else None
         )
         self.head = (
             None
@@ -198,7 +120,7 @@ class TokenEncoder(nnx.Module):
                 activation=head_activation,
                 norm=norm,
                 init=init,
-                rngs=at[8],
+                rngs=component(key, 3),
             )
         )
 
@@ -220,8 +142,7 @@ class TokenEncoder(nnx.Module):
                     f"expected at most max_len={len(self.positions)} tokens, got {seq}"
                 )
             x = x + self.positions[...][:seq].astype(self.dtype)
-        x = x.reshape(batch * seq, -1)
-        return x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.entering(x.reshape(batch * seq, -1))
 
     def added_to_scores(self, seq: int, mask: jax.Array | None) -> jax.Array | None:
         """Relative bias, and the lowest number for keys where `mask` [batch, seq] is 0."""
@@ -242,13 +163,8 @@ class TokenEncoder(nnx.Module):
         """The stream behind the last norm [batch * seq, d_model], and measurements."""
         x = self.embed(tokens, segments)
         with adding_to_scores(self.added_to_scores(tokens.shape[1], mask)):
-            state, measured = self.blocks(
-                self.ends.open(x), tokens.shape, stream_taps=stream_taps
-            )
-        if stream_taps is not None:
-            measured = {**measured, "input_mean_square": mean_square(x)}
-        out = self.ends.close(state)
-        return (out if self.final_norm is None else self.final_norm(out)), measured
+            hidden, measured = self.through_blocks(x, tokens.shape, stream_taps)
+        return self.leaving(hidden), measured
 
     def __call__(self, tokens, mask=None, segments=None) -> jax.Array:
         """Logits [batch, seq, vocab_size]; without a head [batch, seq, d_model]."""

@@ -1,15 +1,12 @@
 """A transformer that classifies images from the parts it is given."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from blocks.attention_stack import attention_stack
-from blocks.language_model import check_dtype, cross_entropy
+from blocks.keywords import with_keywords_of
+from blocks.language_model import cross_entropy
 from blocks.linear import Linear
-from blocks.norms.at_site import make_norm
 from blocks.patches import (
     Patches,
     check_patches,
@@ -17,13 +14,12 @@ from blocks.patches import (
     positions_of,
     summary_token,
 )
-from blocks.stack import REMAT, Stack
-from blocks.taps import mean_square
+from blocks.transformer import Transformer, check_choice, check_sizes, component
 
 POOLS = ("token", "mean")
 
 
-class VisionModel(nnx.Module):
+class VisionModel(Transformer):
     """Patches of an image, a stack of attention and feed-forward blocks, a classifier.
 
         x = [summary token, patches(image)] + positions
@@ -34,9 +30,7 @@ class VisionModel(nnx.Module):
     patches. Every token should see every other: attention with causal=false.
 
     Args:
-        d_model, n_layers, n_heads, n_kv_heads, d_head, d_ff, norm, attn_norm, ffn_norm,
-            final_norm, attention, ffn, residual, placement, init, pattern, dtype, remat,
-            stack: as in `blocks.language_model.LanguageModel`.
+        d_model and what is not listed here: as in `blocks.transformer.Transformer`.
         image_size: pixels on a side. patch_size: likewise, of a patch.
         n_channels: numbers of a pixel. n_classes: of the head.
         pool: "token" or "mean".
@@ -49,120 +43,53 @@ class VisionModel(nnx.Module):
     reads = "images"  # of which the data of a run have none
 
     @staticmethod
+    @with_keywords_of(Transformer.check)
     def check(
         *,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        d_ff: int | None,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
         image_size: int = 224,
         patch_size: int = 16,
         n_channels: int = 3,
         n_classes: int = 1000,
         pool: str = "token",
-        dtype: str = "float32",
-        remat: str = "auto",
-        **_,
+        **trunk,
     ) -> None:
-        sizes = dict(
-            d_model=d_model,
-            n_layers=n_layers,
-            n_heads=n_heads,
-            d_ff=d_ff,
-            n_kv_heads=n_kv_heads,
-            d_head=d_head,
-            n_channels=n_channels,
-            n_classes=n_classes,
-        )
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        check_dtype(dtype)
+        check_sizes(n_channels=n_channels, n_classes=n_classes)
+        Transformer.check(**trunk)
         check_patches(image_size, patch_size)
-        for name, value, known in (
-            ("pool", pool, POOLS),
-            ("remat", remat, REMAT),
-        ):
-            if value not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(known)}, got {value!r}"
-                )
+        check_choice("pool", pool, POOLS)
 
+    @with_keywords_of(Transformer.__init__)
     def __init__(
         self,
         d_model: int = 64,
         *,
         n_layers: int = 4,
-        n_heads: int = 4,
-        n_kv_heads: int | None = None,
-        d_head: int | None = None,
-        d_ff: int | None = 256,
+        init,
         image_size: int = 224,
         patch_size: int = 16,
         n_channels: int = 3,
         n_classes: int = 1000,
         pool: str = "token",
-        norm: Callable,
-        attn_norm: Callable | None = None,
-        ffn_norm: Callable | None = None,
-        final_norm: Callable | None = None,
-        attention: Callable,
-        ffn: Callable,
-        residual,
-        placement,
-        init,
-        pattern: Callable | None = None,
-        dtype: str = "float32",
-        remat: str = "auto",
-        stack: Callable = Stack,
         rngs: nnx.Rngs,
+        **trunk,
     ):
-        self.dtype = dtype
-        self.looks = ()  # what it measures beside the stream: `blocks.looking`
         key = rngs.params()
-        # One key per component: what one of them draws never shifts another.
-        at = [nnx.Rngs(params=jax.random.fold_in(key, i)) for i in range(8)]
+        super().__init__(key, d_model, n_layers=n_layers, init=init, **trunk)
         self.patches = Patches(
-            d_model, patch_size=patch_size, n_channels=n_channels, init=init, rngs=at[0]
+            d_model,
+            patch_size=patch_size,
+            n_channels=n_channels,
+            init=init,
+            rngs=component(key, 0),
         )
         self.summary = (
-            summary_token(d_model, init=init, rngs=at[1]) if pool == "token" else None
+            summary_token(d_model, init=init, rngs=component(key, 6))
+            if pool == "token"
+            else None
         )
         n_tokens = n_patches(image_size, patch_size) + (pool == "token")
-        self.positions = positions_of(n_tokens, d_model, init=init, rngs=at[2])
-        self.embedding_norm = (
-            make_norm(norm, d_model, "embedding", rngs=at[3])
-            if placement.embedding_norm
-            else None
-        )
-        self.ends = residual.make_ends(
-            d_model, n_layers=n_layers, norm=norm, rngs=at[4]
-        )
-        self.blocks = attention_stack(
-            d_model,
-            n_heads,
-            d_ff,
-            n_layers=n_layers,
-            norm=norm,
-            attn_norm=attn_norm,
-            ffn_norm=ffn_norm,
-            attention=attention,
-            ffn=ffn,
-            residual=residual,
-            placement=placement,
-            init=init,
-            pattern=pattern,
-            remat=remat,
-            sizes={"n_kv_heads": n_kv_heads, "d_head": d_head},
-            stack=stack,
-            rngs=at[5],
-        )
-        self.final_norm = (
-            make_norm(final_norm or norm, d_model, "final", rngs=at[6])
-            if placement.final_norm
-            else None
+        self.positions = positions_of(
+            n_tokens, d_model, init=init, rngs=component(key, 7)
         )
         self.head = Linear(
             d_model,
@@ -171,7 +98,7 @@ class VisionModel(nnx.Module):
             init=init,
             n_sublayers=2 * n_layers,
             bias=True,
-            rngs=at[7],
+            rngs=component(key, 3),
         )
 
     def embed(self, pixels: jax.Array) -> tuple[jax.Array, tuple[int, int]]:
@@ -187,21 +114,17 @@ class VisionModel(nnx.Module):
             )
         x = x + self.positions[...].astype(x.dtype)
         shape = x.shape[:2]
-        x = x.reshape(-1, x.shape[-1])
-        return (x if self.embedding_norm is None else self.embedding_norm(x)), shape
+        return self.entering(x.reshape(-1, x.shape[-1])), shape
 
     def hidden(self, pixels: jax.Array, stream_taps: jax.Array | None = None):
         """The stream after the last block, (batch, seq), and measurements."""
         x, shape = self.embed(pixels)
-        state, measured = self.blocks(self.ends.open(x), shape, stream_taps=stream_taps)
-        if stream_taps is not None:
-            measured = {**measured, "input_mean_square": mean_square(x)}
-        return self.ends.close(state), shape, measured
+        hidden, measured = self.through_blocks(x, shape, stream_taps)
+        return hidden, shape, measured
 
     def logits(self, hidden: jax.Array, shape: tuple[int, int]) -> jax.Array:
         """[batch * seq, d_model] -> [batch, n_classes]."""
-        x = hidden if self.final_norm is None else self.final_norm(hidden)
-        x = x.reshape(*shape, -1)
+        x = self.leaving(hidden).reshape(*shape, -1)
         return self.head(x.mean(1) if self.summary is None else x[:, 0])
 
     def __call__(self, pixels: jax.Array) -> jax.Array:

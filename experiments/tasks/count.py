@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from blocks.language_model import DTYPES
+from blocks.dtypes import DTYPES
 from blocks.parameters import Layout, layout_of
 from experiments import counting
 from experiments.config import Config
