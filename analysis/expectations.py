@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from analysis.depths import LAYERS
+from analysis.losses import ENDS
 
-VAL_LOSS = "val_loss"
 ALL = "all"
 # What is fitted, and against what x: ln g on ln L, on L, on sqrt(L); g itself on L;
 # g^-2 on L. The last three fit no curve.
@@ -28,7 +28,7 @@ class Expectation:
         quantity: a probe and a layer, `ffn/up/kernel last` (`grad_norm/` may be left
             out): `first`, `last`, a number (1 is next to the input), or `all` for the
             profile over the layers of one depth; a probe of one number has no layer
-            (`grad_norm/total`). Or `val_loss`, the last one of a run.
+            (`grad_norm/total`). Or `val_loss` or `val_accuracy`, the last one of a run.
         fit: x is the depth L, with layer `all` the block l, with `against` the value of
             another probe in the same network.
             "power"           slope of ln g on ln x
@@ -39,7 +39,7 @@ class Expectation:
             "constant"        g itself, at whichever depth is farthest from `expected`
             "ratio"           g at the last of `depths` over g at the first; with `all`
                               that of block 1 over that of the last block, at `depth`
-            "mean"            g at `depth`; of `val_loss` over all runs
+            "mean"            g at `depth`; of what a run ends with over all runs
         expected, tolerance: of that number.
         source: where the number is from.
         depth: the depth of a profile or a mean.
@@ -144,12 +144,12 @@ def _check_numbers(entry: dict) -> None:
 
 def _check_fit(entry: dict) -> None:
     quantity, fit = entry["quantity"], entry["fit"]
-    fits = ("mean",) if quantity == VAL_LOSS else FITS
+    fits = ("mean",) if quantity in ENDS else FITS
     if fit not in fits:
         raise ValueError(
             f"fit of {quantity!r} must be one of {', '.join(fits)}, got {fit!r}"
         )
-    if quantity == VAL_LOSS:
+    if quantity in ENDS:
         return
     _, layer = split_quantity(quantity)
     if entry.get("against") is not None:

@@ -40,6 +40,7 @@ METRIC_COLUMNS = {
     "step": pl.Int64,
     "loss": pl.Float64,
     "val_loss": pl.Float64,
+    "val_accuracy": pl.Float64,
     "grad_norm": pl.Float64,
     "learning_rate": pl.Float64,
     "tokens": pl.Int64,

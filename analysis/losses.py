@@ -1,11 +1,16 @@
 """Losses of training runs: the last one of each run, and curves over seeds."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from analysis.stats import t_interval
+
+VAL_LOSS, VAL_ACCURACY = "val_loss", "val_accuracy"
+# What a training run ends with, and whether the larger is the better.
+ENDS = {VAL_LOSS: False, VAL_ACCURACY: True}
 
 # More logged steps than this are averaged in groups: noise, not shape, is lost.
 MAX_POINTS = 100
@@ -16,8 +21,8 @@ def final_losses(
 ) -> pl.DataFrame:
     """One row per completed run: run_id, family, variant, seed, step, value.
 
-    `value` is the last `column` [nats/token] that is not null; a run without one, or
-    without a seed, has no row.
+    `value` is the last `column` (a loss in nats/token, an accuracy as a share) that is
+    not null; a run without one, or without a seed, has no row.
     """
     last = (
         metrics.drop_nulls(column)
@@ -31,6 +36,32 @@ def final_losses(
         .select("run_id", "family", "variant", "seed")
         .join(last, on="run_id", maintain_order="left")
     )
+
+
+def first_measured(
+    runs: pl.DataFrame, metrics: pl.DataFrame, columns: Sequence[str]
+) -> tuple[str, pl.DataFrame]:
+    """The first of these columns that a completed run has, and its `final_losses`.
+
+    The last of them, and no rows, where no run has any.
+    """
+    for column in columns:
+        found = final_losses(runs, metrics, column)
+        if not found.is_empty():
+            break
+    return column, found
+
+
+def best_first(means: Mapping[str, float], column: str) -> list[str]:
+    """The names, by their means of a column: small losses, large accuracies first."""
+    is_larger_better = ENDS.get(column, False)
+    return sorted(means, key=means.__getitem__, reverse=is_larger_better)
+
+
+def loss_unit(runs: pl.DataFrame) -> str:
+    """What a loss is counted in: `nats/token`, or `nats/image` of images alone."""
+    units = set(runs["data_unit"].drop_nulls())
+    return "nats/image" if units == {"image"} else "nats/token"
 
 
 def counted_runs(runs: pl.DataFrame) -> pl.DataFrame:
@@ -59,7 +90,7 @@ def curve(
     Args:
         runs: of one variant.
         metrics: of all runs.
-        column: "loss" or "val_loss" [nats/token].
+        column: "loss" or "val_loss" [nats/token], or "val_accuracy".
         group: average so many neighbouring rows of each run first.
     """
     rows = (

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 
 from analysis.depths import depth_sample, probe_values, profile_lists
-from analysis.expectations import ALL, VAL_LOSS, Expectation, split_quantity
+from analysis.expectations import ALL, Expectation, split_quantity
 from analysis.laws.data import slopes
 from analysis.laws.linear import linear_law
 from analysis.laws.power import slope_interval
 from analysis.laws.profile import profile_law
 from analysis.load import Runs
-from analysis.losses import final_losses
+from analysis.losses import ENDS, final_losses
 from analysis.stats import Interval, geometric_interval, t_interval
 
 AXES = {"power": np.log, "exponential": np.asarray, "sqrt": np.sqrt}
@@ -25,11 +25,12 @@ def measure(wanted: Expectation, runs: pl.DataFrame, table: Runs) -> Interval:
     Raises:
         ValueError: what is missing, in words.
     """
-    if wanted.quantity == VAL_LOSS:
-        losses = final_losses(runs, table.metrics, VAL_LOSS)
-        if losses.is_empty():
-            raise ValueError("no completed run with a validation loss")
-        return t_interval(losses["value"].to_list())
+    if wanted.quantity in ENDS:
+        ends = final_losses(runs, table.metrics, wanted.quantity)
+        if ends.is_empty():
+            what = wanted.quantity.replace("val_", "validation ")
+            raise ValueError(f"no completed run with a {what}")
+        return t_interval(ends["value"].to_list())
     quantity, layer = _probe_of(wanted.quantity, table.probes)
     if layer == ALL:
         return _over_layers(wanted, quantity, runs, table.probes)

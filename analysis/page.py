@@ -112,7 +112,9 @@ def _family(family: dict) -> list[str]:
     is_depth = is_depth_family(family["family"])
     parts = [_runs(family["variants"], is_depth)]
     if family["losses"]:
-        parts += ["<h3>Where training ended</h3>", _losses(family["losses"])]
+        parts += ["<h3>Where training ended</h3>", _losses(family)]
+    if family["accuracies"]:
+        parts += ["<h3>Validation accuracy</h3>", _accuracies(family["accuracies"])]
     if family["laws"]:
         parts += ["<h3>Gradient against depth</h3>", _laws(family["laws"])]
     if family["profiles"]:
@@ -135,33 +137,38 @@ def _runs(variants: list[dict], is_depth: bool) -> str:
     return _table(("variant", "seeds", "runs", "what happened"), rows)
 
 
-def _losses(losses: list[dict]) -> str:
+def _losses(family: dict) -> str:
+    losses = family["losses"]
     name = "validation" if losses[0]["measure"] == "val_loss" else "training"
     rows = [
-        (
-            row["variant"],
-            interval_text(row),
-            number(row["sd"], 2),
-            row["n"],
-            number(row["bits_per_byte"]),
-            interval_text(row["to_best"]) if row["to_best"] else "",
-            row["step"],
-        )
-        for row in losses
+        (*_ended(row), number(row["bits_per_byte"]), *_behind(row)) for row in losses
     ]
-    heads = (
-        "variant",
-        f"{name} loss [nats/token]",
-        "SD",
-        "seeds",
-        "bits/byte",
-        "minus the best, paired by seed",
-        "step",
-    )
-    return _table(heads, rows) + (
-        '<p class="note">Mean over seeds ± half the 95 % Student-t interval. '
-        "Differences are one interval each, not corrected for their number.</p>"
-    )
+    heads = _heads(f"{name} loss [{family['loss_unit']}]", "bits/byte")
+    return _table(heads, rows) + ENDS_NOTE
+
+
+def _accuracies(accuracies: list[dict]) -> str:
+    rows = [(*_ended(row), *_behind(row)) for row in accuracies]
+    return _table(_heads("share that is right"), rows) + ENDS_NOTE
+
+
+ENDS_NOTE = (
+    '<p class="note">Mean over seeds ± half the 95 % Student-t interval. '
+    "Differences are one interval each, not corrected for their number.</p>"
+)
+
+
+def _heads(measured: str, *more: str) -> tuple[str, ...]:
+    first = ("variant", measured, "SD", "seeds")
+    return (*first, *more, "minus the best, paired by seed", "step")
+
+
+def _ended(row: dict) -> tuple:
+    return row["variant"], interval_text(row), number(row["sd"], 2), row["n"]
+
+
+def _behind(row: dict) -> tuple:
+    return interval_text(row["to_best"]) if row["to_best"] else "", row["step"]
 
 
 def _laws(laws: list[dict]) -> str:

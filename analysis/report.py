@@ -20,8 +20,10 @@ from analysis.interaction.origin import has_design
 from analysis.interaction.result import study_of, summarise_study
 from analysis.interaction.study import Study
 from analysis.load import Runs, load
+from analysis.losses import VAL_ACCURACY
 from analysis.page import render
 from analysis.plots import style
+from analysis.plots.accuracy import accuracy_figure
 from analysis.plots.depth import depth_figure
 from analysis.plots.forest import forest_figure
 from analysis.plots.gain import gain_figure
@@ -123,6 +125,8 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
             figures["exponents"] = forest_figure(runs, probes)
     elif not (is_depth_family(family) or metrics.drop_nulls("loss").is_empty()):
         figures["loss"] = loss_figure(runs, metrics, "Loss while training")
+        if not metrics.drop_nulls(VAL_ACCURACY).is_empty():
+            figures["accuracy"] = accuracy_figure(runs, metrics)
     if UP in recorded:
         figures[f"profile_{_short(UP)}"] = profile_figure(runs, probes, UP)
     if STREAM in recorded:

@@ -39,7 +39,8 @@ class RunStatus:
             `lost`: it says running, or nothing, and no process holds the lock.
         step, steps: finished updates, and how many there shall be.
         loss: of the last logged step [nats/token].
-        val_loss: the last one; None where it is not in the last rows, or diverged.
+        val_loss, val_accuracy: the last ones; None where they are not in the last rows,
+            or diverged.
         tokens_per_second: of the last logged step.
         steps_per_second: over the last rows, of a running run.
         seconds_left: at that speed, of a running run.
@@ -53,6 +54,7 @@ class RunStatus:
     steps: int | None = None
     loss: float | None = None
     val_loss: float | None = None
+    val_accuracy: float | None = None
     tokens_per_second: float | None = None
     steps_per_second: float | None = None
     seconds_left: float | None = None
@@ -140,6 +142,7 @@ def read_status(folder: Path, planned: PlannedRun | None = None) -> RunStatus:
     lines = _tail(folder / "metrics.jsonl")
     last = next(_rows(reversed(lines), b'"loss"'), {})
     val = next(_rows(reversed(lines), b'"val_loss"'), {})
+    val = {} if state == "diverged" else val  # what was before is no result
     if is_running:  # the status of a running run is up to a second behind its rows
         step = max(step or 0, _whole(last.get("step")) or 0)
     speed = _steps_per_second(lines) if is_running else None
@@ -149,7 +152,8 @@ def read_status(folder: Path, planned: PlannedRun | None = None) -> RunStatus:
         step=step,
         steps=steps,
         loss=_number(last.get("loss")),
-        val_loss=None if state == "diverged" else _number(val.get("val_loss")),
+        val_loss=_number(val.get("val_loss")),
+        val_accuracy=_number(val.get("val_accuracy")),
         tokens_per_second=_number(last.get("tokens_per_second")),
         steps_per_second=speed,
         seconds_left=max(0, steps - step) / speed if speed and steps else None,

@@ -143,6 +143,7 @@ def _table(runs: list[RunStatus], *, is_narrow: bool) -> Table:
         "step": [_steps(run) for run in runs],
         "loss": [_known(run.loss) for run in runs],
         "val loss": [_known(run.val_loss) for run in runs],
+        "val accuracy": [_known(run.val_accuracy) for run in runs],
         "tokens/s": [_known(run.tokens_per_second, "{:,.0f}".format) for run in runs],
         "left": [_known(run.seconds_left, duration) for run in runs],
         # The first attempt is not worth a column.

@@ -18,7 +18,13 @@ from analysis.laws.linear import linear_law
 from analysis.laws.power import power_law
 from analysis.laws.profile import profile_law
 from analysis.load import Runs
-from analysis.losses import final_losses
+from analysis.losses import (
+    VAL_ACCURACY,
+    VAL_LOSS,
+    best_first,
+    first_measured,
+    loss_unit,
+)
 from analysis.states import state_counts
 from analysis.stats import Interval, paired_difference, t_interval
 from analysis.theory import Theory, theory_for
@@ -76,7 +82,13 @@ def _family(family: str, table: Runs) -> dict:
     return {
         "family": family,
         "variants": [_variant(v, runs.filter(variant=v)) for v in variants],
-        "losses": [] if is_depth else _losses(runs, table.metrics, variants),
+        "losses": []
+        if is_depth
+        else _ends(runs, table.metrics, variants, (VAL_LOSS, "loss")),
+        "accuracies": []
+        if is_depth
+        else _ends(runs, table.metrics, variants, (VAL_ACCURACY,)),
+        "loss_unit": loss_unit(runs),
         "laws": _laws(runs, table.probes, variants) if is_depth else [],
         "profiles": _profiles(runs, table.probes, variants) if is_depth else [],
     }
@@ -111,13 +123,12 @@ def _leak(runs: pl.DataFrame) -> str | None:
     return str(found[0]) if len(found) else None
 
 
-def _losses(runs: pl.DataFrame, metrics: pl.DataFrame, variants: list[str]) -> list:
-    """One row per variant that ended, best first, with the paired distance to it."""
-    measure = "val_loss"
-    losses = final_losses(runs, metrics, measure)
-    if losses.is_empty():
-        measure = "loss"
-        losses = final_losses(runs, metrics, measure)
+def _ends(runs: pl.DataFrame, metrics: pl.DataFrame, variants, measures) -> list[dict]:
+    """One row per variant that ended, best first, with the paired distance to it.
+
+    By the first of `measures` that any run has; no rows if there is none.
+    """
+    measure, losses = first_measured(runs, metrics, measures)
     origins = runs.select("run_id", "data_fingerprint", "code_version")
     losses = losses.join(origins, on="run_id", maintain_order="left")
     by_variant = {}
@@ -129,11 +140,12 @@ def _losses(runs: pl.DataFrame, metrics: pl.DataFrame, variants: list[str]) -> l
                 for seed, data, code, value in own.select(*PAIR, "value").rows()
             }
     means = {v: t_interval(list(seeds.values())) for v, seeds in by_variant.items()}
-    order = sorted(means, key=lambda v: means[v].mean)
+    order = best_first({v: mean.mean for v, mean in means.items()}, measure)
     rows = []
     for variant in order:
         own = runs.filter(variant=variant)
         is_bytes = set(own["data_unit"].drop_nulls()) == {"byte"}
+        is_bytes = is_bytes and measure != VAL_ACCURACY
         best, seeds = by_variant[order[0]], by_variant[variant]
         is_paired = variant != order[0] and bool(best.keys() & seeds.keys())
         rows.append(

@@ -61,13 +61,17 @@ def show_interaction(result: dict, console: Console) -> None:
 
 def _show_family(family: dict, console: Console) -> None:
     losses = {row["variant"]: row for row in family["losses"]}
+    accuracies = {row["variant"]: row for row in family["accuracies"]}
     laws: dict[str, dict] = {}
     for law in family["laws"]:
         laws.setdefault(law["variant"], {})[law["name"]] = law
     table = _table(family["family"], "variant", "runs")
     if losses:
         measure = next(iter(losses.values()))["measure"]
-        table.add_column(f"final {measure} [nats/token]".replace("[", r"\["))
+        unit = family["loss_unit"]
+        table.add_column(f"final {measure} [{unit}]".replace("[", r"\["))
+    if accuracies:
+        table.add_column("final val_accuracy")
     names = ("W1 last", "W2 last") if laws else ()
     for name in names:
         table.add_column(f"p, {name}")
@@ -83,6 +87,9 @@ def _show_family(family: dict, console: Console) -> None:
         cells = [escape(label), state_text(variant)]
         if losses:
             cells.append(interval_text(losses[label]) if label in losses else "")
+        if accuracies:
+            found = accuracies.get(label)
+            cells.append(interval_text(found) if found else "")
         own = laws.get(label, {})
         cells += [_fit_text(own.get(name)) for name in names]
         if laws:

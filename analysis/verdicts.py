@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analysis.decide import NOT_CONFIRMED, NOT_EVALUATED, verdict
-from analysis.expectations import VAL_LOSS, Expectation, expected_entries, parse
+from analysis.expectations import Expectation, expected_entries, parse
 from analysis.load import Runs
+from analysis.losses import ENDS
 from analysis.measure import is_finite, measure
 from analysis.variants import is_depth_family
 
@@ -63,8 +64,8 @@ def _evaluate(expectation: Expectation, table: Runs) -> list[Outcome]:
     )
     runs = _matching(table.runs, expectation.variant)
     # A depth law is not asked of runs that train, nor a loss of runs that do not.
-    is_loss = expectation.quantity == VAL_LOSS
-    of_kind = [is_depth_family(f) != is_loss for f in runs["family"]]
+    is_end = expectation.quantity in ENDS
+    of_kind = [is_depth_family(f) != is_end for f in runs["family"]]
     runs = runs.filter(pl.Series(of_kind, dtype=pl.Boolean))
     if runs.is_empty():
         return [replace(base, reason="no such runs")]

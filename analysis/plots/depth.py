@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from analysis.depths import DepthSample, depth_sample, probe_values
 from analysis.laws.power import power_law
 from analysis.plots import style
+from analysis.plots.window import Window, cut_axis, window_of
 from analysis.stats import geometric_interval
 from analysis.text import count, minus, with_interval
 from analysis.theory import Theory, theory_for
@@ -30,7 +31,8 @@ def depth_figure(
     """Every network faint, the geometric mean over seeds with its 95 % t interval, the
     fitted law (solid; a power law with its exponent, an exponential with its rate per
     block where that fits better), and the theory at the measured s0^2 and v (dashed;
-    last layer only). Grey: slopes 0, -1/2 and -1. With nine variants or more the single
+    last layer only). Grey: slopes 0, -1/2 and -1. Arrows: see
+    `window.window_of`. With nine variants or more the single
     networks and the theory are left out and the legend stands at the side.
 
     Args:
@@ -50,6 +52,7 @@ def depth_figure(
     looks = style.looks(list(runs["variant"].unique(maintain_order=True)))
     figure = _new_figure(len(variants), is_many)
     axes = figure.subplots()
+    window = window_of(dict(values.group_by("variant").agg("value").rows()))
     handles, notes, has_theory = [], [], False
     # Side by side, not on top of each other; together never wider than 15 %.
     spread = min(0.035 * (len(variants) - 1), 0.15)
@@ -73,6 +76,7 @@ def depth_figure(
     if has_theory:
         handles.append(_theory_handle())
     _set_scales(axes, sorted(values["n_layers"].unique()))
+    cut_axis(axes, values, window, looks)
     _draw_guides(axes)
     norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$"
     y_label = norm if "grad_norm" in quantity else quantity
@@ -80,7 +84,7 @@ def depth_figure(
     head = f"Gradient of {name} in the {layer} block"
     style.tidy(axes, x="depth L [blocks]", y=y_label, title=title or head)
     _legend(axes, handles, is_many)
-    style.caption(figure, _caption(is_many, has_theory, notes))
+    style.caption(figure, _caption(is_many, has_theory, notes, window))
     return figure
 
 
@@ -129,7 +133,10 @@ def _draw_guides(axes: Axes) -> None:
         return
     (x0, x1), (low, high) = axes.get_xlim(), axes.get_ylim()
     start = min(x[0] for x, _ in ends)
-    top = max(y[0] for x, y in ends if x[0] == start)
+    tops = [y[0] for x, y in ends if x[0] == start and y[0] < high]
+    if not tops:
+        return
+    top = max(tops)
     for slope, name in GUIDES:
         span = np.array([start, x1])
         line = top * (span / start) ** slope
@@ -231,7 +238,7 @@ def _label(variant: str, law, theory: Theory, layer: str, is_many: bool) -> str:
     return label
 
 
-def _caption(is_many: bool, has_theory: bool, notes: list[str]) -> str:
+def _caption(is_many: bool, has_theory: bool, notes: list[str], window: Window) -> str:
     text = "" if is_many else "Faint: one network each. "
     text += (
         "Large: geometric mean over seeds with a 95 % Student-t interval. Line: fitted "
@@ -243,6 +250,7 @@ def _caption(is_many: bool, has_theory: bool, notes: list[str]) -> str:
             " Dashed: theory at the measured s₀² and v, height fitted; theory in "
             "the legend: the exponent that the same fit finds in it on these depths."
         )
+    text += window.note("axis (arrows)")
     if notes:
         text += f" Not in the fit: {'; '.join(notes[:6])}"
         text += f"; and {len(notes) - 6} more." if len(notes) > 6 else "."

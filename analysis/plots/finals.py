@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from matplotlib.axes import Axes
 
-from analysis.losses import final_losses
+from analysis.losses import VAL_LOSS, best_first, first_measured
 from analysis.plots import style
 from analysis.states import states_text
 from analysis.stats import Interval, t_interval
@@ -18,6 +18,7 @@ def draw_finals(
     metrics: pl.DataFrame,
     variants: Sequence[str],
     looks: dict[str, style.Look],
+    measures: Sequence[str] = (VAL_LOSS, "loss"),
 ) -> str:
     """Draws one row per variant, best on top, with its 95 % t interval over seeds.
 
@@ -25,19 +26,15 @@ def draw_finals(
     variant without a completed run has a cross at the edge and says why.
 
     Returns:
-        Which loss it is: "val_loss", or "loss" where nothing was evaluated.
+        Which of `measures` it is: the first that a run has.
     """
-    measure = "val_loss"
-    losses = final_losses(runs, metrics, measure)
-    if losses.is_empty():
-        measure = "loss"
-        losses = final_losses(runs, metrics, measure)
+    measure, losses = first_measured(runs, metrics, measures)
     found = {}
     for variant in variants:
         values = losses.filter(pl.col("variant") == variant)["value"]
         if len(values):
             found[variant] = t_interval(values.to_list())
-    order = sorted(found, key=lambda v: found[v].mean)
+    order = best_first({v: interval.mean for v, interval in found.items()}, measure)
     order += [v for v in variants if v not in found]
     labels = []
     for row, variant in enumerate(order):

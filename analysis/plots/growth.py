@@ -9,6 +9,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from analysis.depths import STREAM, depth_sample, probe_values
 from analysis.plots import style
+from analysis.plots.window import cut_axis, window_of
 from analysis.stats import t_interval
 
 
@@ -43,16 +44,19 @@ def growth_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
         lw=0,
         zorder=0,
     )
+    window = window_of(dict(values.group_by("variant").agg("value").rows()))
     handles = []
     for variant in variants:
         look = looks[variant]
         sample = depth_sample(values.filter(variant=variant))
         grid = sorted({depth for depth, _, _ in sample.points})
         means = [t_interval(sample.at(depth)) for depth in grid]
+        # Of a mean beyond the axis the bar would cross it from end to end.
+        is_in = [window.limits[0] <= m.mean <= window.limits[1] for m in means]
         axes.errorbar(
             grid,
             [m.mean for m in means],
-            yerr=[np.nan_to_num(m.half_width) for m in means],
+            yerr=np.where(is_in, np.nan_to_num([m.half_width for m in means]), 0),
             color=look.colour,
             marker=look.marker,
             ls=look.dashes,
@@ -89,6 +93,7 @@ def growth_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
     axes.xaxis.set_major_locator(FixedLocator(list(depths)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    cut_axis(axes, values, window, looks)
     style.tidy(
         axes,
         x="depth L [blocks]",
@@ -110,7 +115,7 @@ def growth_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
         "Mean over seeds with the 95 % Student-t interval. Dashed: s₀² + vL at the "
         "measured s₀² and v, where the stream follows it. Band: Lemma 2 of arXiv "
         "2002.04745, s₀²(1 + L/2) to s₀²(1 + 3L/2), for Pre-LN blocks of attention and "
-        "feed-forward with Xavier initial values.",
+        "feed-forward with Xavier initial values." + window.note("axis (arrows)"),
     )
     return figure
 

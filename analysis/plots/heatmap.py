@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from analysis.depths import UP, profile_lists
 from analysis.plots import style
+from analysis.plots.window import say_beyond, window_of
 
 MAX_PANELS = 12
 PER_ROW = 4
@@ -19,7 +20,7 @@ def heatmap_figure(
 ) -> Figure:
     """Geometric mean over seeds of every block (vertical, log; 1 is next to the input)
     in networks of every depth (horizontal). Of more than 12 variants those whose blocks
-    differ most are shown.
+    differ most are shown; the colours are those of `window.window_of`.
 
     Args:
         runs, probes: frames of one depth family.
@@ -34,7 +35,8 @@ def heatmap_figure(
     n_variants = len(maps)
     by_spread = sorted(maps, key=lambda v: -_spread(maps[v]))
     shown = [v for v in maps if v in by_spread[:MAX_PANELS]]
-    low, high = _range(maps[v] for v in shown)
+    window = window_of({v: np.concatenate([*maps[v].values()]) for v in shown})
+    low, high = _apart(window.low, window.high)
     columns = min(PER_ROW, len(shown))
     rows = math.ceil(len(shown) / columns)
     figure = style.new_figure(
@@ -54,6 +56,8 @@ def heatmap_figure(
                 cmap="viridis",
                 rasterized=True,  # hundreds of cells per column
             )
+        if variant in window.beyond:
+            say_beyond(axes, window.beyond[variant])
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
         axes.set_ylim(max(depths) + 0.5, 0.5)
@@ -79,7 +83,7 @@ def heatmap_figure(
         fontsize=11,
         color=style.INK,
     )
-    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02)
+    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02, extend=window.extend)
     bar.set_label(r"$\Vert\partial\,$loss$/\partial W\Vert_F$", fontsize=9)
     bar.ax.tick_params(labelsize=7)
     text = "Geometric mean over seeds; block 1 is next to the input, on top."
@@ -87,7 +91,7 @@ def heatmap_figure(
         text += (
             f" {len(shown)} of {n_variants} variants: those whose blocks differ most."
         )
-    style.caption(figure, text)
+    style.caption(figure, text + window.note("colours"))
     return figure
 
 
@@ -109,8 +113,6 @@ def _spread(by_depth: dict[int, np.ndarray]) -> float:
     return max(float(np.ptp(np.log(means))) for means in by_depth.values())
 
 
-def _range(maps) -> tuple[float, float]:
-    """Colour limits; at least 10 % apart, so that equal values have a colour."""
-    values = np.concatenate([np.concatenate(list(of.values())) for of in maps])
-    low, high = values.min(), values.max()
+def _apart(low: float, high: float) -> tuple[float, float]:
+    """Colour limits at least 10 % apart, so that equal values have a colour."""
     return (low, high) if high > 1.1 * low else (low / 1.05, high * 1.05)

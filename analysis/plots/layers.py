@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from analysis.plots import style
+from analysis.plots.window import Window, say_beyond, window_of
 from analysis.stats import geometric_interval
 from analysis.text import count
 
@@ -107,7 +108,7 @@ def draw_panels(
     rows: pl.DataFrame,
     looks: dict[str, style.Look],
     transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
-) -> list[int]:
+) -> tuple[list[int], Window]:
     """Many variants: one small panel each, the others behind it in grey; the deepest
     networks only.
 
@@ -120,14 +121,15 @@ def draw_panels(
     columns = min(PANELS_PER_ROW, len(shown))
     n_rows = math.ceil(len(shown) / columns)
     panels = figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
-    backdrop = []
-    for _, depth, lists in _lines(rows, looks, depth_widths(rows)):
+    backdrop = {}
+    for variant, depth, lists in _lines(rows, looks, depth_widths(rows)):
         values = transform(np.asarray(lists, float))
         x = np.arange(1, values.shape[1] + 1) * depth / values.shape[1]
-        backdrop.append((x, np.exp(np.log(values).mean(axis=0))))
+        backdrop[variant] = (x, np.exp(np.log(values).mean(axis=0)))
+    window = window_of({variant: line for variant, (_, line) in backdrop.items()})
     sizes = []
     for axes, variant in zip(panels.flat, shown, strict=False):
-        for x, line in backdrop:
+        for x, line in backdrop.values():
             axes.plot(x, line, color=style.GRID, lw=0.8, zorder=0)
         own = {variant: looks[variant]}
         sizes += draw_layers(axes, rows.filter(variant=variant), own, transform)
@@ -142,13 +144,17 @@ def draw_panels(
         axes.tick_params(labelsize=7, colors=style.INK)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
+        if variant in window.beyond:
+            say_beyond(axes, window.beyond[variant])
     for axes in list(panels.flat)[len(shown) :]:
         axes.set_visible(False)
+    if window.is_cut:
+        panels.flat[0].set_ylim(window.limits)
     _few_ticks(panels.flat[0])
     for axes in list(panels.flat)[max(0, len(shown) - columns) : len(shown)]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("block", fontsize=8, color=style.INK)
-    return sizes
+    return sizes, window
 
 
 def _few_ticks(axes: Axes) -> None:
@@ -171,13 +177,13 @@ def panels_figure(
     """The figure of `draw_panels`, with what is on its axes in title and caption."""
     n_rows = math.ceil(rows["variant"].n_unique() / PANELS_PER_ROW)
     figure = style.new_figure(9.2, 1.3 + 1.35 * n_rows)
-    sizes = draw_panels(figure, rows, looks, transform)
+    sizes, window = draw_panels(figure, rows, looks, transform)
     figure.suptitle(f"{title}: {y}", fontsize=11, color=style.INK)
     deepest = rows["n_layers"].max()
     style.caption(
         figure,
         f"{caption_text(sizes)} Networks of {deepest} blocks; grey: the other variants. "
-        "Block 1 is next to the input.",
+        "Block 1 is next to the input." + window.note("axis"),
     )
     return figure
 

@@ -7,7 +7,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.losses import counted_runs, curve, group_size
+from analysis.losses import counted_runs, curve, group_size, loss_unit
 from analysis.plots import style
 from analysis.plots.finals import draw_finals
 from analysis.states import states_text
@@ -52,11 +52,12 @@ def loss_figure(runs: pl.DataFrame, metrics: pl.DataFrame, title: str = "") -> F
         _draw_diverged(left, members, metrics, looks[variant])
     _set_window(left, window, metrics)
     _draw_references(left, runs)
-    style.tidy(left, x="training step", y="loss [nats/token]", title=title)
+    unit = loss_unit(runs)
+    style.tidy(left, x="training step", y=f"loss [{unit}]", title=title)
 
     measure = draw_finals(right, runs, metrics, variants, looks)
     name = "validation" if measure == "val_loss" else "training"
-    style.tidy(right, x=f"final {name} loss [nats/token]", y="")
+    style.tidy(right, x=f"final {name} loss [{unit}]", y="")
     right.spines["left"].set_visible(False)
     right.set_title("where each variant ended", loc="left", fontsize=11, pad=8)
     style.caption(figure, _caption(runs, metrics, group))
