@@ -104,7 +104,9 @@ class Chaos:
             }
         process = start(*SWEEP, *PROCESSES, cwd=self.cwd, **env)
         try:
-            self._wait(process, self.random.uniform(4, 12))
+            if self.random.random() < 0.8:  # else maybe before a run has begun
+                self._until_it_works(process)
+            self._wait(process, self.random.uniform(0.2, 6))
             if process.poll() is None and self.random.random() < 0.5:
                 self.others += self._kill_a_worker(process.pid)
                 self._wait(process, self.random.uniform(0.5, 3))
@@ -121,6 +123,19 @@ class Chaos:
     def _kill_a_worker(self, pid: int) -> bool:
         workers = children_of(pid)
         return bool(workers) and kill(self.random.choice(workers))
+
+    def _until_it_works(self, process: subprocess.Popen) -> None:
+        """Until a run is at work: how long that takes is the machine's affair."""
+        begun = time.time()
+        files = (self.cwd / "outputs/train").glob
+        while process.poll() is None and time.time() < begun + 120:
+            times = []
+            for path in files("*/status.json"):
+                with contextlib.suppress(OSError):  # a file is being replaced
+                    times.append(path.stat().st_mtime)
+            if times and max(times) > begun:
+                return
+            time.sleep(0.1)
 
     @staticmethod
     def _wait(process: subprocess.Popen, seconds: float) -> None:
