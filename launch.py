@@ -22,7 +22,7 @@ def main(cfg: DictConfig) -> float:
 
 
 def with_files(overrides: list[str]) -> list[str]:
-    """`overrides` with `model.from_config=FILE` replaced by what makes that model."""
+    """`overrides` with a `model.from_...` replaced by what makes that model."""
     from experiments.explain import one_line
     from experiments.released import expanded
 
@@ -51,7 +51,7 @@ def cli() -> None:
         sys.exit(
             f"error: {unknown[0]}: no such option; overrides are written key=value"
         )
-    if any(o.startswith("model.from_config=") for o in given.overrides):
+    if any(o.startswith("model.from_") for o in given.overrides):
         options = [a for a in sys.argv[1:] if a not in given.overrides]
         sys.argv[1:] = [*options, *with_files(given.overrides)]
     if not may_set_mode(given):

@@ -32,6 +32,7 @@ from analysis.plots.heatmap import heatmap_figure
 from analysis.plots.loss import loss_figure
 from analysis.plots.mixing import mixing_figure
 from analysis.plots.profile import profile_figure
+from analysis.plots.removal import REMOVAL, removal_figure
 from analysis.plots.similarity import (
     COSINE,
     SIMILARITY,
@@ -150,12 +151,14 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
 
 
 def _stream_figures(runs, probes, recorded: set[str]) -> dict[str, Figure]:
-    """What sub-layers do to the stream, and how several streams are mixed."""
+    """What sub-layers do to the stream, what a block is for, how streams are mixed."""
     figures = {}
     if RATIO in recorded:
         with contextlib.suppress(ValueError):  # a branch of zeros has no logarithm
             head = "Branch over stream (RMS)"
             figures[RATIO] = profile_figure(runs, probes, RATIO, head)
+    if REMOVAL in recorded:
+        figures["removal"] = removal_figure(runs, probes)
     if COSINE in recorded:
         figures["stream_cosine"] = cosine_figure(runs, probes)
     if SIMILARITY in recorded:

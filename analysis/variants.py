@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 # Not part of what a run is (docs/run_directory.md), so never part of a label.
 NOT_IDENTITY = ("name", "tags", "log_every", "runtime")
 SEPARATOR = " · "
-DEPTH_TASKS = ("depth", "propagate", "updatesize")  # they look at untrained models
+# They take no step: what they measure is of one model as it is.
+DEPTH_TASKS = ("depth", "inspect", "propagate", "updatesize")
 FINGERPRINT = "data.fingerprint"
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.cache import Cache, cached
 from blocks.looking import taking_notes, watching_norms
 from blocks.norms.at_site import make_norm
 from blocks.placement import Placement
@@ -29,7 +30,8 @@ class SubLayer(nnx.Module):
     F(u, shape) -> branch. An F with memory has `remember(u, shape, memory, layer)` ->
     (branch, memory) instead, and `first_memory(n_tokens, dtype)`: what it finds in the
     first block. Memory goes from a sub-layer to the one of the same name in the next
-    block (value residuals).
+    block (value residuals). Where a text goes on, an F that lets tokens meet takes
+    `cache` too (`blocks.cache`).
     """
 
     def __init__(
@@ -55,14 +57,22 @@ class SubLayer(nnx.Module):
             return None
         return self.branch.first_memory(n_tokens, dtype)
 
-    def __call__(self, u: jax.Array, shape: tuple[int, int], memory, layer):
+    def __call__(
+        self,
+        u: jax.Array,
+        shape: tuple[int, int],
+        memory,
+        layer,
+        cache: Cache | None = None,
+    ):
         """[tokens, d_model] -> the same, and memory; `shape` is (batch, seq)."""
         if self.in_norm is not None:
             u = self.in_norm(u)
+        more = cached(self.branch, cache)
         if hasattr(self.branch, "remember"):
-            branch, memory = self.branch.remember(u, shape, memory, layer)
+            branch, memory = self.branch.remember(u, shape, memory, layer, **more)
         else:
-            branch = self.branch(u, shape)
+            branch = self.branch(u, shape, **more)
         return branch if self.out_norm is None else self.out_norm(branch), memory
 
 
@@ -123,6 +133,7 @@ class Block(nnx.Module):
         shape: tuple[int, int],
         index: jax.Array,
         stream_taps: jax.Array | None = None,
+        cache: Cache | None = None,
     ):
         """Runs the block once.
 
@@ -132,6 +143,7 @@ class Block(nnx.Module):
             shape: (batch, seq) of the flat tokens.
             index: number of the block, from 0.
             stream_taps: one scalar per sub-layer to measure, None to measure nothing.
+            cache: of the block, where the tokens go on behind earlier ones.
 
         Returns:
             The new state, the new memory, and a dict of arrays [n sub-layers]:
@@ -152,7 +164,8 @@ class Block(nnx.Module):
                 taking_notes("logits" in self.looks) as notes,
             ):
                 u, kept = joint.read(state, site)
-                branch, memory[name] = sublayer(u, shape, memory[name], index)
+                more = {} if cache is None else {"cache": cache.of(name)}
+                branch, memory[name] = sublayer(u, shape, memory[name], index, **more)
                 before = state
                 state = joint.write(state, branch, kept, site)
             rows.append(row)

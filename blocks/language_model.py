@@ -11,6 +11,8 @@ from blocks.auxiliary_loss import with_loss
 from blocks.keywords import with_keywords_of
 from blocks.linear import Linear
 from blocks.norms.looks import look_at_norm
+from blocks.positions.place import Place
+from blocks.reading import reading
 from blocks.state import Running
 from blocks.token_loss import chunked_losses, token_losses
 from blocks.transformer import Transformer, check_sizes, component
@@ -42,6 +44,7 @@ class LanguageModel(Transformer):
     """
 
     traced = ("embedding_scale_init", "z_loss")
+    says_tokens = True  # to parts that ask: `blocks.reading`
 
     @staticmethod
     @with_keywords_of(Transformer.check)
@@ -137,20 +140,25 @@ class LanguageModel(Transformer):
             )
         )
 
-    def embed(self, tokens: jax.Array) -> jax.Array:
-        """[batch, seq] integers -> [batch * seq, d_model], entering the first block."""
+    def embed(self, tokens: jax.Array, place: Place | None = None) -> jax.Array:
+        """[batch, seq] integers -> [batch * seq, d_model], entering the first block.
+
+        place: which positions the tokens have; None is from 0.
+        """
         x = self.table[...][tokens.reshape(-1)].astype(self.dtype)
         if self.fixed_embedding_scale != 1.0:
             x = self.fixed_embedding_scale * x
         if self.embedding_scale is not None:
             x = x * self.embedding_scale[...].astype(x.dtype)
         if self.embedding_positions is not None:
-            x = self.embedding_positions(x, tokens.shape)
+            more = () if place is None else (place,)
+            x = self.embedding_positions(x, tokens.shape, *more)
         return self.entering(x)
 
     def hidden(self, tokens: jax.Array, stream_taps: jax.Array | None = None):
         """The stream after the last block [batch * seq, d_model], and measurements."""
-        return self.through_blocks(self.embed(tokens), tokens.shape, stream_taps)
+        with reading(tokens):
+            return self.through_blocks(self.embed(tokens), tokens.shape, stream_taps)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """[tokens, d_model] -> [tokens, vocab_size], in the dtype of the activations."""

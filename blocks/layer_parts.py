@@ -30,7 +30,7 @@ def kinds_of(
     kinds = []
     for layer in range(n_layers):
         own = parts_of(layer, n_layers, pattern, parts)
-        replaced = tuple(sorted(k for k in own if own[k] is not parts[k]))
+        replaced = tuple(sorted((k, id(own[k])) for k in own if own[k] is not parts[k]))
         sites = tuple(own["placement"].at(name, layer, n_layers) for name in names)
         kinds.append((replaced, sites))
     return kinds if len(set(kinds)) > 1 else None

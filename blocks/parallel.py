@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 from flax import nnx
 
+from blocks.cache import Cache, cached
 from blocks.norms.at_site import make_norm
 
 
@@ -45,11 +46,17 @@ class ParallelBranch(nnx.Module):
             )
             setattr(self, f"{name}_norm", norm)
 
-    def __call__(self, u: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, u: jax.Array, shape: tuple[int, int], cache: Cache | None = None
+    ) -> jax.Array:
         """[tokens, d_model] -> the same; `shape` is (batch, seq)."""
         return sum(
-            getattr(self, name)(self._input(name, u), shape) for name in self.names
+            getattr(self, name)(self._input(name, u), shape, **self._more(name, cache))
+            for name in self.names
         )
+
+    def _more(self, name: str, cache: Cache | None) -> dict[str, Cache]:
+        return {} if cache is None else cached(getattr(self, name), cache.of(name))
 
     def _input(self, name: str, u: jax.Array) -> jax.Array:
         norm = getattr(self, f"{name}_norm")
@@ -74,14 +81,24 @@ class ParallelBranch(nnx.Module):
     def _remembering(self) -> list[str]:
         return [n for n in self.names if hasattr(getattr(self, n), "remember")]
 
-    def _remember(self, u: jax.Array, shape: tuple[int, int], memory: dict, layer):
+    def _remember(
+        self,
+        u: jax.Array,
+        shape: tuple[int, int],
+        memory: dict,
+        layer,
+        cache: Cache | None = None,
+    ):
         memory, branches = dict(memory), []
         for name in self.names:
             branch = getattr(self, name)
             own = self._input(name, u)
+            more = self._more(name, cache)
             if name in memory:
-                y, memory[name] = branch.remember(own, shape, memory[name], layer)
+                y, memory[name] = branch.remember(
+                    own, shape, memory[name], layer, **more
+                )
             else:
-                y = branch(own, shape)
+                y = branch(own, shape, **more)
             branches.append(y)
         return sum(branches), memory

@@ -18,6 +18,8 @@ class Pattern(abc.ABC):
 
     attention, ffn, attn_norm, ffn_norm: factories, as the model takes them.
     placement: a `blocks.placement.Placement`.
+    beside: another pattern, for a third kind of layers: its parts are in the layers
+        that it chooses, unless this one has the same part there.
     """
 
     def __init__(
@@ -28,7 +30,9 @@ class Pattern(abc.ABC):
         placement: Callable | None = None,
         attn_norm: Callable | None = None,
         ffn_norm: Callable | None = None,
+        beside: Callable | None = None,
     ):
+        self.beside = beside
         given = dict(
             attention=attention,
             ffn=ffn,
@@ -42,9 +46,14 @@ class Pattern(abc.ABC):
     def chosen(self, layer: int, n_layers: int) -> bool:
         """Whether block `layer` has the parts of the pattern."""
 
+    def own_at(self, layer: int, n_layers: int) -> dict:
+        """The parts of this pattern that block `layer` has."""
+        return self.parts if self.chosen(layer, n_layers) else {}
+
     def at(self, layer: int, n_layers: int) -> dict:
         """The parts that block `layer` has in place of the model's."""
-        return self.parts if self.chosen(layer, n_layers) else {}
+        own = self.own_at(layer, n_layers)
+        return own if self.beside is None else self.beside.at(layer, n_layers) | own
 
 
 class EveryNth(Pattern):
@@ -142,9 +151,9 @@ class Listed(Pattern):
         }
 
     def chosen(self, layer: int, n_layers: int) -> bool:
-        return bool(self.at(layer, n_layers))
+        return bool(self.own_at(layer, n_layers))
 
-    def at(self, layer: int, n_layers: int) -> dict:
+    def own_at(self, layer: int, n_layers: int) -> dict:
         return {
             name: part
             for name, part in self.parts.items()

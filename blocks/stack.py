@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.cache import Cache
+from blocks.positions.place import Place
 from blocks.rows import joined, stacked
 from blocks.segments import Segment, segments
 
@@ -88,12 +90,35 @@ class Stack(nnx.Module):
                 f"stream_taps: expected shape {self.tap_shape} "
                 f"(n_layers, sub-layers of a block), got {stream_taps.shape}"
             )
+        state, rows, _ = self._through(state, shape, stream_taps, None, None)
+        return state, rows
+
+    def continued(
+        self, state, shape: tuple[int, int], place: Place, kept: dict | None = None
+    ):
+        """Runs all blocks over tokens that go on behind earlier ones.
+
+        Args:
+            state, shape: as in `__call__`.
+            place: positions of the tokens.
+            kept: what the call before returned; None at the first tokens of a text.
+
+        Returns:
+            The state, and what the blocks keep: name of `places` -> arrays with a
+            leading axis over its layers.
+        """
+        state, _, kept = self._through(state, shape, None, place, kept)
+        return state, kept
+
+    def _through(self, state, shape, stream_taps, place, kept):
         names = iter(self.places)
         batch, seq = shape
         dtype = jax.tree.leaves(state)[0].dtype
-        memory, rows = None, []
+        memory, rows, new = None, [], {}
         for segment in self.segments:
-            blocks = [getattr(self, next(names)) for _ in range(segment.period)]
+            own = [next(names) for _ in range(segment.period)]
+            blocks = [getattr(self, name) for name in own]
+            before = [None if kept is None else kept[name] for name in own]
             if memory is None:
                 memory = _one(blocks[0]).first_memory(batch * seq, dtype)
             taps = (
@@ -101,14 +126,15 @@ class Stack(nnx.Module):
                 if stream_taps is None
                 else stream_taps[segment.start : segment.stop]
             )
-            (state, memory), measured = self._run(
-                segment, blocks, (state, memory), shape, taps
+            (state, memory), measured, after = self._run(
+                segment, blocks, (state, memory), shape, taps, place, before
             )
             rows.append(measured)
+            new |= zip(own, after, strict=True)
         lengths = [segment.stop - segment.start for segment in self.segments]
-        return state, joined(rows, lengths)
+        return state, joined(rows, lengths), new
 
-    def _run(self, segment: Segment, blocks: list, carry, shape, taps):
+    def _run(self, segment: Segment, blocks: list, carry, shape, taps, place, kept):
         """One segment: a scan over its repeats, each running the blocks of a period."""
         period, repeats = segment.period, segment.repeats
         split = [nnx.split(block, nnx.Param, ...) for block in blocks]
@@ -120,15 +146,19 @@ class Stack(nnx.Module):
 
         def body(carry, xs):
             state, memory = carry
-            arrays, index, taps = xs
-            rests, rows = [], []
+            arrays, index, taps, kept = xs
+            rests, rows, new = [], [], []
             for p, (graphdef, own) in enumerate(zip(graphdefs, arrays, strict=True)):
                 block = nnx.merge(graphdef, *own)
                 tap = None if taps is None else taps[p]
-                state, memory, measured = block(state, memory, shape, index[p], tap)
+                more = {} if place is None else {"cache": Cache(place, kept[p])}
+                state, memory, measured = block(
+                    state, memory, shape, index[p], tap, **more
+                )
                 rests.append(nnx.state(block, nnx.Not(nnx.Param)))
                 rows.append(measured)
-            return (state, memory), (rests, stacked(rows))
+                new.append(more["cache"].new if more else None)
+            return (state, memory), (rests, stacked(rows), new)
 
         if self.remat != "everything":
             policy = (
@@ -136,11 +166,12 @@ class Stack(nnx.Module):
             )
             # Inside a scan common sub-expressions cannot be merged across the loop.
             body = jax.checkpoint(body, policy=policy, prevent_cse=False)
-        carry, (rests, rows) = jax.lax.scan(body, carry, (arrays, index, taps))
+        xs = (arrays, index, taps, kept)
+        carry, (rests, rows, new) = jax.lax.scan(body, carry, xs)
         for block, rest in zip(blocks, rests, strict=True):
             nnx.update(block, rest)  # running statistics, if any block has them
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-        return carry, rows
+        return carry, rows, new
 
 
 def _stacked(make_block: Callable, layers: range, key: jax.Array) -> nnx.Module:

@@ -44,7 +44,7 @@ class TokenEncoder(Transformer):
     """
 
     traced = ()
-    reads = "masked texts"  # of which the data of a run have none
+    reads = "masked texts"
 
     @staticmethod
     @with_keywords_of(Transformer.check)

@@ -40,7 +40,7 @@ class VisionModel(Transformer):
     """
 
     traced = ()
-    reads = "images"  # of which the data of a run have none
+    reads = "images"
 
     @staticmethod
     @with_keywords_of(Transformer.check)
@@ -142,7 +142,23 @@ class VisionModel(Transformer):
         Raises:
             ValueError: the batch is of another kind.
         """
-        if not isinstance(batch, dict) or not {"pixels", "labels"} <= set(batch):
-            raise ValueError("a vision model needs images: pixels and labels")
+        check_images(batch)
         hidden, shape, measured = self.hidden(batch["pixels"], stream_taps)
         return cross_entropy(self.logits(hidden, shape), batch["labels"]), measured
+
+    def evaluate(self, batch: dict) -> dict[str, jax.Array]:
+        """`loss`, and `accuracy`: the share of images whose label has the largest logit.
+
+        Raises:
+            ValueError: the batch is of another kind.
+        """
+        check_images(batch)
+        logits, labels = self(batch["pixels"]), batch["labels"]
+        is_right = jnp.argmax(logits, axis=-1) == labels
+        return {"loss": cross_entropy(logits, labels), "accuracy": jnp.mean(is_right)}
+
+
+def check_images(batch) -> None:
+    """Raises ValueError: the batch is of another kind."""
+    if not isinstance(batch, dict) or not {"pixels", "labels"} <= set(batch):
+        raise ValueError("a vision model needs images: pixels and labels")

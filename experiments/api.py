@@ -26,12 +26,14 @@ from experiments.errors import UserError
 from experiments.explain import explained
 from experiments.group import Group, plan, share_of_sweep
 from experiments.members import Member
+from experiments.released import quoted
 from experiments.revision import check_code
 from experiments.script import write_script
 from experiments.signals import Stopped, calling
 from experiments.sweep import expand
 from experiments.sweep_file import note_plan
 from experiments.trained import trained as trained  # for notebooks
+from experiments.weights import told
 
 
 def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[Config]:
@@ -42,6 +44,7 @@ def compose(overrides: Sequence[str] = (), config_name: str = "config") -> list[
     Raises:
         UserError: an override or a config is wrong; the message says what.
     """
+    overrides = quoted(overrides)
     # Inside a Hydra job, or a notebook that composes for itself, there is one already.
     hydra = (
         contextlib.nullcontext()
@@ -88,6 +91,9 @@ def run(configs: Sequence[Config], *, console: Console | None = None) -> list[Me
         config.task.build({}, "task").answer(config, console)
     if not configs:
         return []
+    found = [tuple(told(fit, w)) for g in groups for w, fit in g.fits.items()]
+    for lines in dict.fromkeys(found):
+        console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
     check_code(groups)
     if distributed.is_first():
         _note(groups)

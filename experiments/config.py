@@ -11,8 +11,10 @@ from typing import Any
 from experiments import distributed
 from experiments.compatibility.message import blamed, refusal
 from experiments.errors import ConfigError, nearest, other_name
+from experiments.fingerprint import fingerprint
 from experiments.growth import can_grow
 from experiments.parts import Part, coerce, shown
+from experiments.released_values import without_strangers
 from experiments.sharding import MeshShape
 
 PARTS = ("model", "data", "optimizer", "schedule", "task")
@@ -84,6 +86,20 @@ class Runtime:
 
 
 @dataclasses.dataclass(frozen=True)
+class Weights:
+    """`weights`: what the parameters are before the first step.
+
+    path: a folder with config.json and safetensors, or of a run; null initializes them.
+    changed: keys of the model that are not those of the folder: what these parts lack
+        in it is initialized, and what it has besides is left. Nothing changed: all of it
+        has to fit.
+    """
+
+    path: str | None = None
+    changed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """One run, fully resolved.
 
@@ -108,6 +124,7 @@ class Config:
     runtime: Runtime
     choices: dict[str, Any]
     overrides: tuple[str, ...]
+    weights: Weights = Weights()
 
     @classmethod
     def parse(
@@ -134,6 +151,7 @@ class Config:
                     f"{key}: expected one choice, got {value} "
                     f"(to run each, write -m {key}={value[1:-1]})"
                 )
+        node = without_strangers(node, (choices or {}).get("model"), overrides)
         fields = {f.name: f for f in dataclasses.fields(cls)}
         hints = typing.get_type_hints(cls)
         known = [key for key in fields if key not in ("choices", "overrides")]
@@ -146,12 +164,14 @@ class Config:
                 raise ConfigError(f"{key}: no such key{hint}")
         values: dict[str, Any] = {}
         for key in known:
+            if key not in node and key == "weights":  # configs from before there were
+                continue
             if key not in node:
                 raise ConfigError(f"{key}: missing from the config")
             if key in PARTS or (key in OPTIONAL_PARTS and node[key] is not None):
                 values[key] = _part(node[key], key, choices or {})
-            elif key == "runtime":
-                values[key] = from_mapping(Runtime, node[key], key)
+            elif dataclasses.is_dataclass(hints[key]) and key not in PARTS:
+                values[key] = from_mapping(hints[key], node[key], key)
             else:
                 values[key] = coerce(node[key], hints[key], key)
         config = cls(**values, choices=dict(choices or {}), overrides=tuple(overrides))
@@ -259,7 +279,8 @@ class Config:
         }
         for key in (*PARTS, *OPTIONAL_PARTS):
             node[key] = node[key] and node[key].to_config()
-        node["runtime"] = dataclasses.asdict(self.runtime)
+        for key in ("runtime", "weights"):
+            node[key] = dataclasses.asdict(getattr(self, key))
         return node
 
     def identity(self, data_fingerprint: str) -> str:
@@ -282,6 +303,8 @@ class Config:
             node["extends"] = identity_in(self.runtime.extend_from)
         if self.averaging is not None:
             node["averaging"] = self.averaging.identity()
+        if self.weights.path is not None:
+            node["weights"] = fingerprint(self.weights.path)
         return digest(node)[:12]
 
     def traced_values(self) -> dict[str, float | int]:

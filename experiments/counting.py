@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from flax import nnx
 
 from blocks.attention.gated_deltanet import GatedDeltaNet
 from blocks.attention.mla import LatentAttention
+from blocks.attention.shared_kv import SharedKeyValueAttention
 from blocks.ffn.moe.moe import MoE
 from blocks.language_model import LanguageModel
 from blocks.parameters import Layout, ParamSpec, path_name
@@ -101,8 +103,8 @@ class Attention:
     """One attention of a model, with what its cost depends on.
 
     n_layers: layers that have it. n_heads: of queries. d_key, d_value: widths of a head.
-    d_kept: numbers per token that later tokens need; 0 where all are seen at once.
-    sees: most keys of a token, or None.
+    d_kept: numbers per key that later tokens need; 0 where all are seen at once.
+    sees: most keys of a token, or None. rate: tokens that a key stands for.
     """
 
     n_layers: int
@@ -111,6 +113,12 @@ class Attention:
     d_value: int
     d_kept: int
     sees: int | None
+    rate: int = 1
+
+    def keys(self, seq_len: int) -> int:
+        """Keys of a token in a sequence of that length."""
+        n = seq_len // self.rate
+        return n if self.sees is None else min(self.sees, n)
 
 
 def attentions(model: nnx.Module) -> list[Attention]:
@@ -118,6 +126,9 @@ def attentions(model: nnx.Module) -> list[Attention]:
     found = []
     for place, layers in model.blocks.places.items():
         for _, node in nnx.iter_graph(getattr(model.blocks, place)):
+            if isinstance(node, SharedKeyValueAttention):
+                found += _shared(node, len(layers))
+                continue
             if isinstance(node, LatentAttention):
                 kept = node.kv_norm.d_model + node.d_rope
                 widths = node.d_head + node.d_rope, node.d_value, kept
@@ -130,6 +141,20 @@ def attentions(model: nnx.Module) -> list[Attention]:
             sees = min((n for n in limits if n is not None), default=None)
             found.append(Attention(len(layers), node.n_heads, *widths, sees))
     return found
+
+
+def _shared(node: SharedKeyValueAttention, n_layers: int) -> Iterator[Attention]:
+    """Over a window, over what it compresses, and the scores of an indexer."""
+    of_head = node.n_heads, node.d_head, node.d_head, node.d_head
+    yield Attention(n_layers, *of_head, node.window)
+    if node.compressor is None:
+        return
+    rate, indexer = node.compressor.rate, node.indexer
+    top_k = None if indexer is None else indexer.top_k
+    yield Attention(n_layers, *of_head, top_k, rate)
+    if indexer is not None:
+        scores = indexer.n_heads, indexer.d_head, 0, indexer.d_head
+        yield Attention(n_layers, *scores, None, rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +205,7 @@ def flops_per_token(layout: Layout, seq_len: int) -> dict[str, int]:
     if multiplies_its_table(model):
         products += layout.specs["table"].size
     keys = sum(
-        a.n_layers * a.n_heads * (a.d_key + a.d_value) * min(a.sees or seq_len, seq_len)
+        a.n_layers * a.n_heads * (a.d_key + a.d_value) * a.keys(seq_len)
         for a in attentions(model)
     )
     states = sum(3 * m.n_layers * m.n_state for m in memories(model))
@@ -220,10 +245,15 @@ def kept_per_token(layout: Layout, seq_len: int) -> dict[str, int]:
     found = attentions(model)
     fixed = sum(m.n_layers * (m.n_state + m.n_before) for m in memories(model))
     return {
-        "per_token": sum(a.n_layers * a.d_kept for a in found),
+        "per_token": sum(a.n_layers * a.d_kept // a.rate for a in found),
         "per_sequence": fixed
-        + sum(a.n_layers * a.d_kept * min(a.sees or seq_len, seq_len) for a in found),
+        + sum(a.n_layers * a.d_kept * _kept_keys(a, seq_len) for a in found),
     }
+
+
+def _kept_keys(a: Attention, seq_len: int) -> int:
+    """Keys that a sequence keeps: an indexer chooses anew, so what it leaves stays."""
+    return seq_len // a.rate if a.rate > 1 else a.keys(seq_len)
 
 
 def state_size(layout: Layout) -> int:

@@ -212,15 +212,20 @@ def _print_table(members, leave_out: set[str], title: str | None, console) -> No
     )
     table.add_column("run", overflow="fold")
     table.add_column("state")
-    for name in ("step", "loss", "val loss"):
+    columns = {
+        "step": lambda same: str(max(m.step for m in same)),
+        "loss": lambda same: _mean([m.loss for m in same]),
+        "val loss": lambda same: _mean([m.val_loss for m in same]),
+    }
+    if any(m.val_accuracy is not None for m in members):
+        columns["val accuracy"] = lambda same: _mean([m.val_accuracy for m in same])
+    for name in columns:
         table.add_column(name, justify="right")
     for label, same in shown:
         table.add_row(
             escape(label),
             _states(same),
-            str(max(m.step for m in same)),
-            _mean([m.loss for m in same]),
-            _mean([m.val_loss for m in same]),
+            *(cell(same) for cell in columns.values()),
         )
     console.print(table)
     if len(shown) < len(rows):

@@ -129,10 +129,11 @@ def lift(fn: Callable, layout: str, per_member: tuple[bool, ...]) -> Callable:
 
 # Function of a program -> its arguments (those of a member, those shared by all) and
 # which of them is donated. The names are the ones of `Executables.abstract`.
-_MEMBER = ("state", "seeds", "values", "steps")
+_MEMBER = ("state", "params", "rest", "seeds", "values", "steps")
 _TRAINING = ("train_steps", "probed_steps")  # give a state and rows
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "init": (("seeds", "values", "steps"), ()),
+    "begin": (("params", "rest", "values", "steps"), ()),
     "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "probed_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
     "evaluate": (
@@ -378,7 +379,12 @@ def _shape_of(variable: nnx.Variable) -> jax.ShapeDtypeStruct:
 
 
 def _shape(program: Program, n: int | None, dtype) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(() if n is None else (n,), dtype)
+    return jax.ShapeDtypeStruct(_members(n), dtype)
+
+
+def _members(n: int | None) -> tuple[int, ...]:
+    """The axes in front: of n members, or of one by itself."""
+    return () if n is None else (n,)
 
 
 def _state_shapes(program: Program, n: int | None):
@@ -401,6 +407,14 @@ def _data_shapes(argument: str, program: Program, n: int | None):
 # Argument -> its shapes for n members (None: one, without the member axis).
 _ABSTRACT: dict[str, Callable] = {
     "state": _state_shapes,
+    "params": lambda program, n: {
+        path: jax.ShapeDtypeStruct((*_members(n), *spec.shape), program.dtype)
+        for path, spec in program.layout.specs.items()
+    },
+    "rest": lambda program, n: {
+        path_name(path): jax.ShapeDtypeStruct((*_members(n), *v.shape), v.dtype)
+        for path, v in nnx.to_flat_state(program.layout.state)
+    },
     "seeds": lambda program, n: _shape(program, n, jnp.uint32),
     "steps": lambda program, n: _shape(program, n, jnp.int32),
     "values": lambda program, n: {

@@ -11,12 +11,13 @@ from typing import Any
 import jax
 
 from experiments import distributed
-from experiments.config import Config, digest
+from experiments.config import Config, Weights, digest
 from experiments.data.dataset import Dataset
 from experiments.environment import describe
 from experiments.errors import ConfigError
 from experiments.execution import Executables, MemberLayout, choose_layout
 from experiments.extension import source_of
+from experiments.fit import check_fit
 from experiments.following import directory_of
 from experiments.loggers.guarded import check_installed
 from experiments.members import Member
@@ -24,6 +25,8 @@ from experiments.optimizers.spectrum import first_update_spectrum
 from experiments.parts import TRACED, Part
 from experiments.program import Program, Signature
 from experiments.run import RunDirectory, last_value
+from experiments.weights import check_weights, fit_of
+from experiments.weights import record as weights_record
 
 
 @dataclasses.dataclass
@@ -48,6 +51,7 @@ class Group:
         specs = program.layout_at(
             member.config.model["n_layers"] if member.config.traces_depth else None
         ).specs
+        weights = member.config.weights
         by_group = collections.defaultdict(list)
         for path, group in program.groups.items():
             by_group[group].append(path)
@@ -70,11 +74,25 @@ class Group:
             "n_params": sum(spec.size for spec in specs.values()),
             "param_shapes": {path: list(spec.shape) for path, spec in specs.items()},
             "mixes_tokens": program.mixing_tokens,
+            "weights": weights_record(self.fits[weights], weights)
+            if weights.path is not None
+            else None,
             "optimizer": {
                 "groups": dict(by_group),
                 "first_update_spectrum": self.first_update_spectrum,
             },
         }
+
+    @functools.cached_property
+    def fits(self) -> dict[Weights, Any]:
+        """What the model takes of the weights that members start from.
+
+        Raises:
+            ConfigError: they do not fit.
+        """
+        named = dict.fromkeys(m.config.weights for m in self.members)
+        layout = self.programs.program.layout
+        return {w: fit_of(w, layout) for w in named if w.path is not None}
 
     @functools.cached_property
     def first_update_spectrum(self) -> dict[str, tuple[float, float]] | None:
@@ -140,57 +158,6 @@ def signature_of(config: Config, dataset: Dataset) -> Signature:
     )
 
 
-def check_fit(config: Config, dataset: Dataset) -> None:
-    """Refuses a model and data that do not belong together.
-
-    Raises:
-        ConfigError: names the keys.
-    """
-    model, data = config.model, config.data
-    reads = getattr(model.cls, "reads", None)
-    if reads is not None:
-        raise ConfigError(
-            f"model: {model.name} reads {reads}, which no data here have "
-            "(task=count counts it)"
-        )
-    reads_tokens = "vocab_size" in dict(model.keywords)
-    if reads_tokens and dataset.vocab_size is None:
-        raise ConfigError(
-            f"data: {model.name} reads tokens, {data.name} has none "
-            "(use data=stdlib or another source of tokens)"
-        )
-    if not reads_tokens:
-        if dataset.vocab_size is not None:
-            raise ConfigError(
-                f"data: {model.name} reads rows of numbers, {data.name} has tokens "
-                "(use data=gaussian)"
-            )
-        width = data.get("d_model", model["d_model"])
-        if width != model["d_model"]:
-            raise ConfigError(
-                f"data.d_model: must equal model.d_model={model['d_model']}, got {width}"
-            )
-        return
-    vocab_size = model["vocab_size"]
-    if vocab_size is not None and vocab_size < dataset.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size: the data have {dataset.vocab_size} symbols, "
-            f"got {vocab_size}"
-        )
-    for split in ("train", "validation"):
-        tokens = getattr(dataset, f"{split}_tokens")
-        if tokens is not None and tokens <= config.seq_len:
-            raise ConfigError(
-                f"seq_len: the {split} data have {tokens} tokens, too few for windows "
-                f"of {config.seq_len} + 1"
-            )
-    if dataset.period is not None and config.seq_len % dataset.period:
-        raise ConfigError(
-            f"seq_len: {data.name} begins anew every {dataset.period} tokens: expected "
-            f"a multiple of {dataset.period}, got {config.seq_len}"
-        )
-
-
 def shared_overrides(configs: Sequence[Config]) -> frozenset[str]:
     """What all runs of a sweep were asked for with; left out of the folders' names."""
     overrides = [frozenset(c.overrides) for c in configs]
@@ -221,6 +188,7 @@ def plan(
     for config in configs:
         dataset = load_dataset(config.data)
         check_fit(config, dataset)
+        check_weights(config)
         _check_writable(config)
         check_installed(config)
         if config.runtime.extend_from is not None:
@@ -232,7 +200,10 @@ def plan(
         seen.add(key)
         signature = signature_of(config, dataset)
         alike.setdefault(signature, []).append(_member(config, directory))
-    return [_group(signature, members) for signature, members in alike.items()]
+    groups = [_group(signature, members) for signature, members in alike.items()]
+    for group in groups:
+        _ = group.fits  # refuses weights that do not fit
+    return groups
 
 
 def _writable(folder: pathlib.Path) -> bool:
@@ -283,7 +254,7 @@ def recall(member: Member) -> None:
     member.error = status.error
     member.loss = last_value(rows, "loss")
     if member.state != "diverged":
-        member.val_loss = last_value(rows, "val_loss")
+        member.recall_evaluation(rows)
     member.note = "finished before"
 
 

@@ -14,6 +14,7 @@ from experiments.errors import ConfigError, RunFailed, UserError
 from experiments.explain import explained, one_line, tracebacks_wanted
 from experiments.group import plan
 from experiments.members import Member
+from experiments.released import as_typed
 
 
 def run_one(cfg: DictConfig) -> float | None:
@@ -41,6 +42,7 @@ def _run_one(cfg: DictConfig, *, report: bool) -> float | None:
     overrides = OmegaConf.to_container(hydra.overrides.task)  # as typed, `${..}` too
     with explained(overrides):
         node = plain(cfg)
+    overrides = as_typed(overrides)
     config = Config.parse(
         node,
         choices={

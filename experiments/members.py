@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.config import Config
 from experiments.loggers.guarded import Loggers
-from experiments.run import RunDirectory
+from experiments.run import RunDirectory, last_value
 
 
 @dataclasses.dataclass
@@ -25,6 +25,7 @@ class Member:
     step: int = 0
     loss: float | None = None
     val_loss: float | None = None
+    val_accuracy: float | None = None  # of a model that classifies
     tokens_per_second: float | None = None
     error: str | None = None
     diverged_step: int | None = None
@@ -52,6 +53,15 @@ class Member:
         """Rows to metrics.jsonl, and then to the loggers."""
         self.directory.append("metrics.jsonl", rows)
         self.loggers.rows(rows)
+
+    def recall_evaluation(self, rows: list[dict]) -> None:
+        """Takes up what was measured last, from the rows of an earlier attempt."""
+        self.val_loss = last_value(rows, "val_loss")
+        self.val_accuracy = last_value(rows, "val_accuracy")
+
+    def forget_evaluation(self) -> None:
+        """What a run measured before it diverged is no result."""
+        self.val_loss = self.val_accuracy = None
 
     @property
     def objective(self) -> float:

@@ -196,6 +196,15 @@ def locate(target: str, path: str) -> type:
     return found
 
 
+def keywords_of(target: str, path: str) -> frozenset[str]:
+    """The keywords that the part at `path`, of this class, may have.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    return frozenset(_parameters(locate(target, f"{path}._target_")))
+
+
 @functools.cache
 def _parameters(made: type) -> dict[str, tuple[Any, Any]]:
     """Keyword -> (annotation, default) of a class: what a config may set.

@@ -141,7 +141,7 @@ class Program:
 
     @property
     def items_per_batch(self) -> int:
-        """What a batch trains on: predicted tokens, or rows of a source without tokens."""
+        """What a batch trains on: tokens, or rows or images of a source without any."""
         if self.dataset.vocab_size is not None:
             return self.signature.batch_size * self.signature.seq_len
         batch = jax.eval_shape(self.probe_batch, jnp.uint32(0), self.dataset.arrays)
@@ -186,7 +186,11 @@ class Program:
         if self.dataset.stream is not None:
             block = data["batches"]
             batch = jax.lax.dynamic_index_in_dim(block, i % len(block), keepdims=False)
-            return batch.astype(jnp.int32)
+            batch = batch.astype(jnp.int32)
+            finish = getattr(self.dataset.stream, "finish", None)
+            if finish is None:
+                return batch
+            return finish(batch, self.batch_key(seed, stream, i), split=split)
         return self.source.batch(
             data,
             self.batch_key(seed, stream, i),
@@ -199,13 +203,18 @@ class Program:
         self, params: dict, rest: dict, batch, taps=None, *, is_training=True, looks=()
     ):
         batch = split_batch(batch)
+        model = self._model(params, rest, is_training=is_training, looks=looks)
+        loss, measured = model.loss(batch, taps)
+        _, rest = self.layout.split(model)
+        return loss, (rest, measured)
+
+    def _model(self, params: dict, rest: dict, *, is_training: bool, looks=()):
+        """The model that holds these parameters."""
         params = whole_parameters(params, self.layout.specs)
         model = self.layout.merge(params, rest)
         set_training(model, is_training)
         set_looking(model, looks)
-        loss, measured = model.loss(batch, taps)
-        _, rest = self.layout.split(model)
-        return loss, (rest, measured)
+        return model
 
     # -- functions of a member -------------------------------------------------
 
@@ -214,6 +223,10 @@ class Program:
         model = self._build_model(values, seed)
         params, rest = self.layout.split(model)
         params = {path: x.astype(self.dtype) for path, x in params.items()}
+        return self.begin(params, rest, values, steps)
+
+    def begin(self, params: dict, rest: dict, values: dict, steps: jax.Array) -> State:
+        """The state before the first step, of parameters that are there already."""
         optimizer, multiplier = self._optimizer(values, steps)
         opt = optimizer.transform(self.layout.specs, multiplier).init(params)
         averaging = self._averaging(values)
@@ -351,40 +364,56 @@ class Program:
         """
         parts = jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), batch)
 
-        def body(rest, part):
-            loss, rest, *others = self._gradient_of(
+        def body(carry, part):
+            rest, total = carry
+            loss, rest, grads, *others = self._gradient_of(
                 state.params, rest, part, probe, looks
             )
-            return rest, (loss, *others)
+            # Added as they come: k gradients side by side would be k times the memory.
+            return (rest, jax.tree.map(jnp.add, total, grads)), (loss, *others)
 
-        rest, found = jax.lax.scan(body, state.rest, parts)
-        mean = functools.partial(jax.tree.map, lambda x: jnp.mean(x, axis=0))
-        loss, grads, measured, tap_squares = found
+        zeros = jax.tree.map(jnp.zeros_like, state.params)
+        (rest, total), found = jax.lax.scan(body, (state.rest, zeros), parts)
+        loss, measured, tap_squares = found
         measured = {
             name: jnp.max(x, axis=0) if name.endswith("_max") else jnp.mean(x, axis=0)
             for name, x in measured.items()
         }
         # A part's share of the loss is 1 / k, and with it that of every gradient.
         tap_squares = jax.tree.map(lambda x: jnp.sum(x, axis=0) / k**2, tap_squares)
-        return mean(loss), rest, mean(grads), measured, tap_squares
+        grads = jax.tree.map(lambda x: x / k, total)
+        return jnp.mean(loss), rest, grads, measured, tap_squares
 
     def evaluate(
         self, state: State, seed, values: dict, steps, n_batches, data: dict
-    ) -> jax.Array:
-        """Mean loss over the first `n_batches` validation batches of the seed.
+    ) -> dict[str, jax.Array]:
+        """Means over the first `n_batches` validation batches of the seed.
 
         Of the average of the weights where there is one, else of those that the
         optimizer says are the ones to use.
+
+        Returns:
+            `loss`, and what else the model's `evaluate` measures, if it has one.
         """
         params = self._evaluated(state, values, steps)
 
-        def body(i, total):
+        def found(i) -> dict[str, jax.Array]:
             batch = self._batch(data, seed, VALIDATION, i, "validation")
-            loss, _ = self._loss(params, state.rest, batch, is_training=False)
-            return total + loss
+            if not measures_more:
+                loss, _ = self._loss(params, state.rest, batch, is_training=False)
+                return {"loss": loss}
+            model = self._model(params, state.rest, is_training=False)
+            return model.evaluate(split_batch(batch))
 
-        total = jax.lax.fori_loop(0, n_batches, body, jnp.zeros((), self.dtype))
-        return total / n_batches
+        def body(i, total):
+            return jax.tree.map(lambda t, x: t + x.astype(t.dtype), total, found(i))
+
+        measures_more = hasattr(self.signature.model.cls, "evaluate")
+        # The names cost a trace, which a model that measures the loss alone is spared.
+        names = jax.eval_shape(found, jnp.int32(0)) if measures_more else ("loss",)
+        zeros = {name: jnp.zeros((), self.dtype) for name in names}
+        total = jax.lax.fori_loop(0, n_batches, body, zeros)
+        return jax.tree.map(lambda x: x / n_batches, total)
 
     def _evaluated(self, state: State, values: dict, steps) -> dict[str, jax.Array]:
         if self.signature.averaging:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import distributed
+from experiments.beginning import first_state
 from experiments.checkpoints import Checkpoints
 from experiments.execution import Executables
 from experiments.members import Member, stack_inputs
@@ -33,7 +34,7 @@ def locate(programs: Executables, member: Member, like) -> dict[str, Any]:
         restore = restore.build({}, "task.restore")
         batches = (*restore.inputs([member], *inputs[:2]), inputs[2])
     if found is None:
-        step, state = 0, programs.call("init", *inputs)
+        step, state = 0, first_state(programs, [member], *inputs)
     else:
         step, state = found[0], jax.tree.map(lambda x: x[None], found[1])
 

@@ -27,17 +27,20 @@ def attend(
     softcap: float | None = None,
     sinks: jax.Array | None = None,
     scale: float | None = None,
+    start: jax.Array | None = None,
     implementation: str = "auto",
 ) -> jax.Array:
     """weights(scale * q k^T) v, in the dtype of `v`.
 
     Args:
         q: [batch, n_heads, seq, d_head].
-        k: [batch, n_kv_heads, seq, d_head]; query head j reads key/value head
+        k: [batch, n_kv_heads, keys, d_head]; query head j reads key/value head
             j // (n_heads / n_kv_heads).
-        v: [batch, n_kv_heads, seq, d_value].
+        v: [batch, n_kv_heads, keys, d_value].
         causal, window, chunk, softcap, sinks: see `blocks.attention.weights`.
         scale: factor on the scores; None is d_head**-0.5.
+        start: where keys come from a `blocks.cache.Cache`, the position of the first
+            query; None is as many keys as queries.
         implementation: one of `IMPLEMENTATIONS`. "auto" is decided by dtype, shapes
             and keywords (`why_not_cudnn`) and by the platform a program is compiled
             for; on a machine without CUDA it is "explicit".
@@ -49,7 +52,10 @@ def attend(
         ValueError: "cudnn" was asked for what it cannot compute, or without a GPU.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    seen = functools.partial(visible, q.shape[-2], causal=causal, window=window)
+    at = {} if start is None else {"start": start}
+    seen = functools.partial(
+        visible, q.shape[-2], keys=k.shape[-2], causal=causal, window=window, **at
+    )
     note("attention_logit_max", lambda: largest_score(q, k, scale, seen(chunk=chunk)))
     exactly = functools.partial(
         explicit,
@@ -58,10 +64,11 @@ def attend(
         chunk=chunk,
         softcap=softcap,
         scale=scale,
+        **at,
     )
     if implementation == "explicit":
         return exactly(q, k, v, sinks=sinks)
-    reason = why_not_cudnn(q, v, chunk=chunk, softcap=softcap, sinks=sinks)
+    reason = why_not_cudnn(q, v, chunk=chunk, softcap=softcap, sinks=sinks, cache=start)
     kernel = functools.partial(
         fused, causal=causal, window=window, scale=scale, implementation="cudnn"
     )
@@ -79,7 +86,9 @@ def attend(
     return exactly(q, k, v, sinks=sinks)
 
 
-def why_not_cudnn(q, v, *, chunk=None, softcap=None, sinks=None) -> str | None:
+def why_not_cudnn(
+    q, v, *, chunk=None, softcap=None, sinks=None, cache=None
+) -> str | None:
     """Why cuDNN's kernel, as JAX offers it, cannot compute this; None if it can.
 
     It takes float16 and bfloat16, heads of a multiple of 8 up to 256 features (before
@@ -87,7 +96,7 @@ def why_not_cudnn(q, v, *, chunk=None, softcap=None, sinks=None) -> str | None:
     Values narrower than keys are padded with zeros.
     Source: jax 0.10.2 jax/_src/cudnn/fused_attention_stablehlo.py.
     """
-    given = {"chunk": chunk, "softcap": softcap, "sinks": sinks}
+    given = {"chunk": chunk, "softcap": softcap, "sinks": sinks, "cache": cache}
     for name, value in given.items():
         if value is not None:
             return f"the kernel has no {name}"
@@ -136,20 +145,20 @@ def explicit(q, k, v, *, scale, sinks=None, **mask_and_cap):
     n_kv_heads = k.shape[1]
     scores = scaled_scores(q, k, scale)
     weights = attention_weights(scores, sinks=sinks, **mask_and_cap).astype(v.dtype)
-    y = weights.reshape(batch, n_kv_heads, -1, seq) @ v
+    y = weights.reshape(batch, n_kv_heads, -1, k.shape[2]) @ v
     return y.reshape(batch, n_heads, seq, v.shape[-1])
 
 
 def scaled_scores(q: jax.Array, k: jax.Array, scale: float) -> jax.Array:
-    """scale * q k^T [batch, n_heads, seq, seq], in float32 or wider."""
+    """scale * q k^T [batch, n_heads, seq, keys], in float32 or wider."""
     batch, n_heads, seq, d_head = q.shape
-    n_kv_heads = k.shape[1]
+    _, n_kv_heads, keys, _ = k.shape
     # The queries of a group are stacked along the token axis, so that its keys and
     # values enter one product as they are and are never repeated.
     q = q.reshape(batch, n_kv_heads, -1, d_head)
     wide = jnp.promote_types(q.dtype, jnp.float32)
     scores = jnp.matmul(q, k.swapaxes(-1, -2), preferred_element_type=wide)
-    return scores.reshape(batch, n_heads, seq, seq) * scale
+    return scores.reshape(batch, n_heads, seq, keys) * scale
 
 
 def largest_score(

@@ -77,10 +77,10 @@ class BidirectionalAttention(GroupedQueryAttention):
         )
 
     def output(
-        self, x: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array
+        self, x: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, cache=None
     ) -> jax.Array:
         """From heads to [tokens, d_model]."""
-        del x
+        del x, cache
         wide = jnp.promote_types(q.dtype, jnp.float32)
         scale = self.d_head**-0.5 if self.scale is None else self.scale
         k, v = (jnp.repeat(y, self.n_heads // self.n_kv_heads, axis=1) for y in (k, v))

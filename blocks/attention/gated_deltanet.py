@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from blocks.attention.heads import check_heads, join_heads, split_heads
+from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.short_convolution import ShortConvolution
+from blocks.cache import Cache
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 
@@ -165,38 +166,54 @@ class GatedDeltaNet(nnx.Module):
         self.log_rate = nnx.Param(jnp.log(rate), role="scale")
         self.offset = nnx.Param(jnp.ones((self.n_heads,), f32), role="bias")
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], cache: Cache | None = None
+    ) -> jax.Array:
         """Maps [batch * seq, d_model] to the same shape in the dtype of `x`.
 
         Args:
             x: tokens, sequence after sequence.
             shape: (batch, seq).
+            cache: state and last values after the tokens before, where there are some.
 
         Raises:
             ValueError: `shape` does not account for the tokens of `x`.
         """
         wide = jnp.promote_types(x.dtype, jnp.float32)
         q, k, v = (
-            split_heads(jax.nn.silu(conv(project(x).astype(wide), shape)), width, shape)
-            for project, conv, width in (
-                (self.q, self.q_conv, self.d_key),
-                (self.k, self.k_conv, self.d_key),
-                (self.v, self.v_conv, self.d_value),
+            split_heads(self._convolved(name, x, shape, cache), width, shape)
+            for name, width in (
+                ("q", self.d_key),
+                ("k", self.d_key),
+                ("v", self.d_value),
             )
         )
         q, k = self.q_norm(q), self.k_norm(k)
-        if self.positions is not None:
-            q, k = self.positions(q, k)
+        q, k = turned(self.positions, q, k, None if cache is None else cache.place)
         q, k = (jnp.repeat(y, self.n_heads // self.n_key_heads, axis=1) for y in (q, k))
         beta = jax.nn.sigmoid(self.beta(x).astype(wide))
         rate = jnp.exp(self.log_rate[...].astype(wide))
         drive = self.decay(x).astype(wide) + self.offset[...].astype(wide)
         kept = jnp.exp(-rate * jax.nn.softplus(drive))
         beta, kept = (split_heads(y, 1, shape)[..., 0] for y in (beta, kept))
-        y = delta_rule(q * self.d_key**-0.5, k, v, beta, kept)
+        q = q * self.d_key**-0.5
+        state = first_state(k, v)
+        if cache is not None:
+            state = cache.get("state", state)
+        state, y = delta_steps(state, q, k, v, beta, kept)
+        if cache is not None:
+            cache.put("state", state)
         y = join_heads(self.head_norm(y))
         y = (y * jax.nn.silu(self.gate(x).astype(wide))).astype(x.dtype)
         return self.o(y if self.inner_norm is None else self.inner_norm(y))
+
+    def _convolved(
+        self, name: str, x: jax.Array, shape: tuple[int, int], cache: Cache | None
+    ) -> jax.Array:
+        """silu(conv(project(x))) of q, k or v, in float32 or wider."""
+        project, conv = getattr(self, name), getattr(self, f"{name}_conv")
+        y = project(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+        return jax.nn.silu(conv(y, shape, None if cache is None else cache.of(name)))
 
 
 def delta_rule(
@@ -212,6 +229,17 @@ def delta_rule(
     Returns:
         [batch, heads, seq, d_value].
     """
+    return delta_steps(first_state(k, v), q, k, v, beta, kept)[1]
+
+
+def first_state(k: jax.Array, v: jax.Array) -> jax.Array:
+    """S_0 [batch, heads, d_key, d_value]: zeros."""
+    batch, heads, _, d_key = k.shape
+    return jnp.zeros((batch, heads, d_key, v.shape[-1]), v.dtype)
+
+
+def delta_steps(state: jax.Array, q, k, v, beta, kept) -> tuple[jax.Array, jax.Array]:
+    """The state after the tokens, which start from `state`, and their `delta_rule`."""
 
     def step(state, token):
         q, k, v, beta, kept = token
@@ -220,7 +248,6 @@ def delta_rule(
         state += k[..., :, None] * (beta[..., None] * wrong)[..., None, :]
         return state, jnp.einsum("bhkv,bhk->bhv", state, q)
 
-    batch, heads, _, d_key = k.shape
-    start = jnp.zeros((batch, heads, d_key, v.shape[-1]), v.dtype)
     tokens = tuple(jnp.moveaxis(y, 2, 0) for y in (q, k, v, beta, kept))
-    return jnp.moveaxis(jax.lax.scan(step, start, tokens)[1], 0, 2)
+    state, y = jax.lax.scan(step, state, tokens)
+    return state, jnp.moveaxis(y, 0, 2)

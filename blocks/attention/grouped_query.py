@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.attention.attend import IMPLEMENTATIONS, attend
-from blocks.attention.heads import check_heads, join_heads, split_heads
+from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.weights import check_weights
+from blocks.cache import Cache
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
+from blocks.positions.place import Place
 
 QK_NORM_AT = ("head", "all_heads", "after_positions")
 
@@ -208,20 +210,25 @@ class GroupedQueryAttention(nnx.Module):
             else None
         )
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], cache: Cache | None = None
+    ) -> jax.Array:
         """Maps [batch * seq, d_model] to the same shape in the dtype of `x`.
 
         Args:
             x: tokens, sequence after sequence.
             shape: (batch, seq).
+            cache: keys and values of the tokens before, where there are some.
 
         Raises:
             ValueError: `shape` does not account for the tokens of `x`.
         """
-        return self.output(x, *self.heads(x, shape))
+        if cache is None:
+            return self.output(x, *self.heads(x, shape))
+        return self.output(x, *self.heads(x, shape, cache.place), cache)
 
     def heads(
-        self, x: jax.Array, shape: tuple[int, int]
+        self, x: jax.Array, shape: tuple[int, int], place: Place | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """What meets in the attention: q, k, v [batch, heads, seq, d_head]."""
         q, k, v = self.q(x), self.k(x), self.v(x)
@@ -230,16 +237,24 @@ class GroupedQueryAttention(nnx.Module):
         q, k, v = (split_heads(y, self.d_head, shape) for y in (q, k, v))
         if self.qk_norm_at == "head":
             q, k = self._normalized(q, k)
-        if self.positions is not None:
-            q, k = self.positions(q, k)
+        q, k = turned(self.positions, q, k, place)
         if self.qk_norm_at == "after_positions":
             q, k = self._normalized(q, k)
         return q, k, v
 
     def output(
-        self, x: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array
+        self,
+        x: jax.Array,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        cache: Cache | None = None,
     ) -> jax.Array:
         """From heads to [tokens, d_model]; `x` are the tokens they came from."""
+        start = None
+        if cache is not None:
+            k, v = cache.appended("k", k), cache.appended("v", v)
+            start = cache.place.start
         if self.tau is not None:
             wide = jnp.promote_types(q.dtype, jnp.float32)
             q = (self.tau[...].astype(wide) * q.astype(wide)).astype(q.dtype)
@@ -253,6 +268,7 @@ class GroupedQueryAttention(nnx.Module):
             softcap=self.softcap,
             sinks=None if self.sinks is None else self.sinks[...],
             scale=self.scale,
+            start=start,
             implementation=self.implementation,
         )
         y = join_heads(y)

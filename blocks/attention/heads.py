@@ -1,6 +1,10 @@
 """Heads: their sizes, and tokens as heads and back."""
 
+from collections.abc import Callable
+
 import jax
+
+from blocks.positions.place import Place
 
 
 def check_heads(
@@ -46,3 +50,15 @@ def join_heads(y: jax.Array) -> jax.Array:
     """[batch, n_heads, seq, d_head] -> [batch * seq, n_heads * d_head]."""
     batch, _, seq, _ = y.shape
     return y.transpose(0, 2, 1, 3).reshape(batch * seq, -1)
+
+
+def turned(
+    positions: Callable | None, q: jax.Array, k: jax.Array, place: Place | None
+) -> tuple[jax.Array, jax.Array]:
+    """positions(q, k), and as they are where there are none.
+
+    place: which positions the tokens have; None is from 0.
+    """
+    if positions is None:
+        return q, k
+    return positions(q, k) if place is None else positions(q, k, place)

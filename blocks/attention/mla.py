@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.attention.attend import IMPLEMENTATIONS, attend
-from blocks.attention.heads import check_heads, join_heads, split_heads
+from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.weights import check_weights
+from blocks.cache import Cache
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 
@@ -24,7 +25,8 @@ class LatentAttention(nnx.Module):
         q, k    = positions on the d_rope features alone
         y       = o(inner_norm(heads of softmax(scale q k^T [+ mask]) v))
 
-    Only the latent and the shared rope key of a token would be kept in a cache. With
+    A cache keeps the latent and the shared rope key of a token only: with it, queries
+    and outputs are taken to the latent (q k_up^T, v_up after the weights) instead. With
     q_rank null the query is one map, q(x) (DeepSeek-V2-Lite).
 
     The dtypes are those of `GroupedQueryAttention`.
@@ -149,7 +151,7 @@ class LatentAttention(nnx.Module):
             scale=scale,
             implementation=implementation,
         )
-        self.n_heads, self.d_rope = n_heads, d_rope
+        self.n_heads, self.d_rope, self.kv_rank = n_heads, d_rope, kv_rank
         self.d_head = d_model // n_heads if d_head is None else d_head
         self.d_value = self.d_head if d_value is None else d_value
         self.causal, self.window, self.scale = causal, window, scale
@@ -179,16 +181,21 @@ class LatentAttention(nnx.Module):
             else make_norm(inner_norm, n_heads * self.d_value, "inner", rngs=rngs)
         )
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], cache: Cache | None = None
+    ) -> jax.Array:
         """Maps [batch * seq, d_model] to the same shape in the dtype of `x`.
 
         Args:
             x: tokens, sequence after sequence.
             shape: (batch, seq).
+            cache: latents and rope keys of the tokens before, where there are some.
 
         Raises:
             ValueError: `shape` does not account for the tokens of `x`.
         """
+        if cache is not None:
+            return self._continued(x, shape, cache)
         return self.output(x, *self.heads(x, shape))
 
     def heads(
@@ -201,8 +208,7 @@ class LatentAttention(nnx.Module):
         v = split_heads(self.v_up(latent), self.d_value, shape)
         q, q_rope = q[..., : self.d_head], q[..., self.d_head :]
         k_rope = split_heads(self.k_rope(x), self.d_rope, shape)  # one head
-        if self.positions is not None:
-            q_rope, k_rope = self.positions(q_rope, k_rope)
+        q_rope, k_rope = turned(self.positions, q_rope, k_rope, None)
         k_rope = jnp.broadcast_to(k_rope, q_rope.shape)
         q = jnp.concatenate([q, q_rope], axis=-1)
         return q, jnp.concatenate([k, k_rope], axis=-1), v
@@ -221,6 +227,38 @@ class LatentAttention(nnx.Module):
             scale=self.scale,
             implementation=self.implementation,
         )
+        return self._projected(y)
+
+    def _continued(
+        self, x: jax.Array, shape: tuple[int, int], cache: Cache
+    ) -> jax.Array:
+        """As `__call__`; latents of earlier tokens are met as they are, not raised."""
+        latent = split_heads(self.kv_norm(self.kv_down(x)), self.kv_rank, shape)
+        q = split_heads(self._queries(x), self.d_head + self.d_rope, shape)
+        q, q_rope = q[..., : self.d_head], q[..., self.d_head :]
+        k_rope = split_heads(self.k_rope(x), self.d_rope, shape)
+        q_rope, k_rope = turned(self.positions, q_rope, k_rope, cache.place)
+        k_up, v_up = (
+            up.kernel[...].astype(x.dtype).reshape(self.kv_rank, self.n_heads, -1)
+            for up in (self.k_up, self.v_up)
+        )
+        q = jnp.einsum("bhqd,rhd->bhqr", q, k_up)
+        latent = cache.appended("latent", latent)
+        k_rope = cache.appended("k_rope", k_rope)
+        y = attend(
+            jnp.concatenate([q, q_rope], axis=-1),
+            jnp.concatenate([latent, k_rope], axis=-1),
+            latent,
+            causal=self.causal,
+            window=self.window,
+            scale=self.scale or (self.d_head + self.d_rope) ** -0.5,
+            start=cache.place.start,
+            implementation=self.implementation,
+        )
+        return self._projected(jnp.einsum("bhqr,rhd->bhqd", y, v_up))
+
+    def _projected(self, y: jax.Array) -> jax.Array:
+        """From heads [batch, n_heads, seq, d_value] to [tokens, d_model]."""
         y = join_heads(y)
         return self.o(y if self.inner_norm is None else self.inner_norm(y))
 

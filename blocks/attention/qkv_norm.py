@@ -8,6 +8,7 @@ from flax import nnx
 from blocks.attention.grouped_query import GroupedQueryAttention
 from blocks.keywords import with_keywords_of
 from blocks.norms.at_site import make_norm
+from blocks.positions.place import Place
 
 
 class QKVNormAttention(GroupedQueryAttention):
@@ -42,8 +43,8 @@ class QKVNormAttention(GroupedQueryAttention):
         self.v_norm = make_norm(qk_norm, self.d_head, "qk", rngs=rngs)
 
     def heads(
-        self, x: jax.Array, shape: tuple[int, int]
+        self, x: jax.Array, shape: tuple[int, int], place: Place | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """q, k, v [batch, heads, seq, d_head], all normalized."""
-        q, k, v = super().heads(x, shape)
+        q, k, v = super().heads(x, shape, place)
         return q, k, self.v_norm(v)

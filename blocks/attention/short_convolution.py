@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.cache import Cache
+
 
 class ShortConvolution(nnx.Module):
     """Every feature sees its own last few values.
@@ -38,8 +40,12 @@ class ShortConvolution(nnx.Module):
         taps = 0.02 * jax.random.normal(rngs.params(), shape, jnp.float32)
         self.taps = nnx.Param(taps, role="mixing")
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], cache: Cache | None = None
+    ) -> jax.Array:
         """Maps [batch * seq, d_model] to the same shape; `shape` is (batch, seq).
+
+        cache: the last values of the tokens before, where there are some.
 
         Raises:
             ValueError: `shape` does not account for the tokens of `x`.
@@ -51,6 +57,11 @@ class ShortConvolution(nnx.Module):
             )
         taps = self.taps[...].astype(x.dtype)
         x = x.reshape(batch, seq, -1)
-        before = jnp.pad(x, [(0, 0), (len(taps) - 1, 0), (0, 0)])
+        if cache is None:
+            before = jnp.pad(x, [(0, 0), (len(taps) - 1, 0), (0, 0)])
+        else:
+            none = jnp.zeros((batch, len(taps) - 1, x.shape[-1]), x.dtype)
+            before = jnp.concatenate([cache.get("last", none), x], axis=1)
+            cache.put("last", before[:, seq:])
         y = sum(tap * before[:, j : j + seq] for j, tap in enumerate(taps))
         return y.reshape(batch * seq, -1)

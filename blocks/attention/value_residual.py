@@ -8,6 +8,7 @@ from flax import nnx
 
 from blocks.attention.grouped_query import GroupedQueryAttention
 from blocks.attention.heads import join_heads, split_heads
+from blocks.cache import Cache
 from blocks.keywords import with_keywords_of
 
 
@@ -67,13 +68,21 @@ class ValueResidualAttention(GroupedQueryAttention):
         """Room for the values of block 0: [tokens, n_kv_heads * d_head]."""
         return jnp.zeros((n_tokens, self.n_kv_heads * self.d_head), dtype)
 
-    def remember(self, x: jax.Array, shape: tuple[int, int], memory, layer):
+    def remember(
+        self,
+        x: jax.Array,
+        shape: tuple[int, int],
+        memory,
+        layer,
+        cache: Cache | None = None,
+    ):
         """Maps [tokens, d_model] to the same; gives the values of block 0 on.
 
         Args:
             shape: (batch, seq).
             memory: values of block 0, which itself writes them.
             layer: number of the block, from 0.
+            cache: keys and mixed values of the tokens before, where there are some.
 
         Raises:
             ValueError: the first block has another attention, which keeps no values.
@@ -83,7 +92,8 @@ class ValueResidualAttention(GroupedQueryAttention):
                 "value residuals need the values of the first block, "
                 "whose attention keeps none"
             )
-        q, k, v = self.heads(x, shape)
+        place = None if cache is None else cache.place
+        q, k, v = self.heads(x, shape, place)
         v = join_heads(v)
         is_first = layer == 0
         memory = jnp.where(is_first, v, memory)
@@ -91,7 +101,8 @@ class ValueResidualAttention(GroupedQueryAttention):
         mixed = self._value(self.first, wide) * memory.astype(wide)
         mixed = mixed + self._value(self.own, wide) * v.astype(wide)
         v = jnp.where(is_first, v, mixed.astype(v.dtype))
-        return self.output(x, q, k, split_heads(v, self.d_head, shape)), memory
+        v = split_heads(v, self.d_head, shape)
+        return self.output(x, q, k, v, cache), memory
 
     @staticmethod
     def _value(factor, dtype) -> jax.Array:

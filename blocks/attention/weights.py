@@ -12,8 +12,9 @@ def attention_weights(
     chunk: int | None = None,
     softcap: float | None = None,
     sinks: jax.Array | None = None,
+    start: int | jax.Array = 0,
 ) -> jax.Array:
-    """Softmax over the last axis of scores [..., n_heads, seq, seq].
+    """Softmax over the last axis of scores [..., n_heads, queries, keys].
 
         scores  = softcap * tanh(scores / softcap)        if there is a cap
         weights = exp(scores) / (sum of exp(scores) over visible keys + exp(sink))
@@ -24,7 +25,7 @@ def attention_weights(
 
     Args:
         scores: query before key.
-        causal, window, chunk: see `visible`.
+        causal, window, chunk, start: see `visible`.
         softcap: largest absolute score; it acts before the mask, which it would lift.
         sinks: one logit per head [n_heads], not scaled, capped or masked, that takes
             its part of the weight to nowhere: rows then sum to less than 1.
@@ -35,7 +36,10 @@ def attention_weights(
     scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
     if softcap is not None:
         scores = soft_cap(scores, softcap)
-    seen = visible(scores.shape[-1], causal=causal, window=window, chunk=chunk)
+    queries, keys = scores.shape[-2:]
+    seen = visible(
+        queries, keys=keys, start=start, causal=causal, window=window, chunk=chunk
+    )
     if seen is not None:
         scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
     if sinks is None:
@@ -53,18 +57,30 @@ def soft_cap(scores: jax.Array, cap: float) -> jax.Array:
 
 
 def visible(
-    seq: int, *, causal: bool, window: int | None = None, chunk: int | None = None
+    seq: int,
+    *,
+    causal: bool,
+    window: int | None = None,
+    chunk: int | None = None,
+    keys: int | None = None,
+    start: int | jax.Array = 0,
 ) -> jax.Array | None:
-    """Which key j the query i sees: a mask [seq, seq], or None where all see all.
+    """Which key j the query i sees: a mask [seq, keys], or None where all see all.
 
     causal   j <= i
     window   i - window < j <= i: `window` keys, the token itself among them
     chunk    i // chunk == j // chunk
+
+    Queries i are start, start + 1, ..; `start` may be traced. Keys j are 0 .. keys - 1;
+    None is as many as queries.
     """
     if not causal and chunk is None:
         return None
-    i, j = jnp.arange(seq)[:, None], jnp.arange(seq)
-    seen = jnp.ones((seq, seq), bool)
+    keys = seq if keys is None else keys
+    i, j = jnp.arange(seq)[:, None], jnp.arange(keys)
+    if not (isinstance(start, int) and start == 0):
+        i = start + i
+    seen = jnp.ones((seq, keys), bool)
     if causal:
         seen = i >= j
     if window is not None:

@@ -77,7 +77,7 @@ def overrides(fields: Fields) -> list[str]:
         ),
         *part("placement", "pre"),
         *part("norm", "rmsnorm_llama", eps=fields.get("rms_norm_eps", 1e-6)),
-        *layers(fields, ["dense" if i < dense else "mixture" for i in range(n)], make),
+        *layers(["dense" if i < dense else "mixture" for i in range(n)], make),
     ]
 
 

@@ -75,7 +75,7 @@ def gemma2(fields: Fields) -> list[str]:
             fields, d_head=256, softcap=fields.get("final_logit_softcapping", 30.0)
         ),
         *part("placement", "sandwich"),
-        *layers(fields, attention_kinds(fields, every=2), make),
+        *layers(attention_kinds(fields, every=2), make),
     ]
 
 
@@ -116,7 +116,7 @@ def gemma3(fields: Fields) -> list[str]:
             fields, d_head=256, softcap=fields.get("final_logit_softcapping", None)
         ),
         *part("placement", "sandwich"),
-        *layers(fields, attention_kinds(fields, every=every), make),
+        *layers(attention_kinds(fields, every=every), make),
     ]
 
 

@@ -1,8 +1,8 @@
 """gpt-oss: a mixture of clamped experts, sinks, YaRN, windows in every other layer.
 
 transformers 5.24.0 modeling_gpt_oss.py. Experts are stored [experts, in, out], gate and
-up interleaved. The published files hold them as blocks of 4-bit numbers, which are not
-read here.
+up interleaved; published files hold them as blocks of 4-bit numbers, where each expert
+by itself is a tensor here (blocks/families/mxfp4.py).
 """
 
 from blocks.families.family import Family
@@ -47,23 +47,34 @@ def overrides(fields: Fields) -> list[str]:
             expert__limit=fields.get("swiglu_limit", 7.0),
             expert__alpha=fields.get("swiglu_alpha", 1.702),
         ),
-        *layers(fields, attention_kinds(fields, every=2), make),
+        *layers(attention_kinds(fields, every=2), make),
     ]
 
 
 def names(fields: Fields) -> Names:
-    ours, theirs = "ffn/branch/experts", f"{LAYER}.mlp.experts"
     table = decoder(PRE) | {
         "attn/branch/sinks": From(f"{LAYER}.self_attn.sinks"),
         "ffn/branch/router/kernel": linear(f"{LAYER}.mlp.router.weight"),
         "ffn/branch/router/bias": From(f"{LAYER}.mlp.router.bias"),
-        f"{ours}/down/kernel": From(f"{theirs}.down_proj"),
+    }
+    return Names(
+        table | experts(""),
+        hub=table | experts(".{e}"),
+    )
+
+
+def experts(each: str) -> dict[str, From]:
+    """Of all experts together, or of each by itself where kernels have `each`."""
+    ours, theirs = "ffn/branch/experts", f"{LAYER}.mlp.experts"
+    table = {
+        f"{ours}/down/kernel": From(f"{theirs}.down_proj{each}"),
         f"{ours}/down/bias": From(f"{theirs}.down_proj_bias"),
     }
     for number, half in enumerate(("gate", "up")):
-        table[f"{ours}/{half}/kernel"] = every(f"{theirs}.gate_up_proj", number, 2)
+        kernel = every(f"{theirs}.gate_up_proj{each}", number, 2)
+        table[f"{ours}/{half}/kernel"] = kernel
         table[f"{ours}/{half}/bias"] = every(f"{theirs}.gate_up_proj_bias", number, 2)
-    return Names(table)
+    return table
 
 
 FAMILY = Family(("gpt_oss",), overrides, names)

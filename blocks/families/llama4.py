@@ -53,7 +53,7 @@ def overrides(fields: Fields) -> list[str]:
         ),
         *part("placement", "pre"),
         *part("norm", "rmsnorm_llama", eps=eps),
-        *layers(fields, kinds, make),
+        *layers(kinds, make),
     ]
 
 

@@ -52,7 +52,7 @@ def overrides(fields: Fields) -> list[str]:
         *part("placement", "out"),
         *part("norm", "rmsnorm", eps=eps),
         *part("ffn", "swiglu"),
-        *layers(fields, kinds, make),
+        *layers(kinds, make),
     ]
 
 

@@ -12,10 +12,12 @@ PLACES = {
     "attention": "model.attention",
     "embedding_positions": "model.embedding_positions",
     "ffn": "model.ffn",
+    "init": "model.init",
     "norm": "model.norm",
     "pattern": "model.pattern",
     "placement": "model.placement",
     "positions": "model.attention.positions",
+    "residual": "model.residual",
 }
 
 
@@ -171,16 +173,12 @@ def rope_parameters(fields: Fields, kind: str | None, *, base: float) -> dict[st
 
 
 def layers(
-    fields: Fields,
     kinds: Sequence[Hashable],
     make: Callable[[Any], dict[str, list[str]]],
 ) -> list[str]:
     """The parts of layers of one kind or of several.
 
     kinds: of each layer. make: kind -> overrides by group.
-
-    Raises:
-        FamilyError: more than two kinds of one part.
     """
     first = kinds[0]
     different = list(dict.fromkeys(kinds))
@@ -203,29 +201,31 @@ def layers(
                         for line in in_pattern(lines)
                     ),
                 ]
-    return _listed(fields, [make(kind) for kind in kinds])
+    return _listed([make(kind) for kind in kinds])
 
 
-def _listed(fields: Fields, made: Sequence[dict[str, list[str]]]) -> list[str]:
-    """Layers of several kinds, in each of which a part is one of two.
+def _listed(made: Sequence[dict[str, list[str]]]) -> list[str]:
+    """Layers of several kinds.
 
-    made: overrides by group, of each layer. What most layers have is the model's.
+    made: overrides by group, of each layer. What most layers have is the model's; of
+    each part the next kind is in a pattern, a third in the one beside it.
     """
-    usual, inside, pattern = [], [], ["pattern=listed"]
+    usual, others = [], {}
     for group in made[0]:
         found = Counter(tuple(layer[group]) for layer in made).most_common()
-        if len(found) > 2:
-            raise FamilyError(
-                f"{fields.source}: {len(found)} kinds of {group} in its layers: "
-                "expected one kind or two"
-            )
         usual += found[0][0]
-        if len(found) == 2:
-            other = found[1][0]
-            at = [i for i, layer in enumerate(made) if tuple(layer[group]) == other]
-            pattern.append(f"model.pattern.{group}_in=[{','.join(map(str, at))}]")
-            inside += in_pattern(other)
-    return [*usual, *pattern, *inside]
+        for depth, (lines, _) in enumerate(found[1:]):
+            at = [i for i, layer in enumerate(made) if tuple(layer[group]) == lines]
+            others.setdefault(depth, []).append((group, at, lines))
+    patterns = []
+    for depth, parts in sorted(others.items()):
+        place = "model.pattern" + ".beside" * depth
+        patterns.append(f"+pattern@{place}=listed" if depth else "pattern=listed")
+        for group, at, _ in parts:
+            patterns.append(f"{place}.{group}_in=[{','.join(map(str, at))}]")
+        for *_, lines in parts:
+            patterns += in_pattern(lines, place)
+    return [*usual, *patterns]
 
 
 def _every_nth(chosen: list[bool]) -> list[str] | None:
@@ -240,17 +240,17 @@ def _first(chosen: list[bool]) -> list[str] | None:
     return part("pattern", "first", at_least=n) if chosen == regular else None
 
 
-def in_pattern(lines: Sequence[str]) -> list[str]:
-    """Overrides of the model's parts as those of the parts its pattern has."""
+def in_pattern(lines: Sequence[str], place: str = "model.pattern") -> list[str]:
+    """Overrides of the model's parts as those of the parts that a pattern has."""
     moved = []
     for line in lines:
         if line == "positions=none":  # an attention of a pattern has none by itself
             continue
         group = line.partition("=")[0]
-        place = place_of(line)
-        line = re.sub(r"(?<![\w.])model\.", "model.pattern.", line)
-        if place is not None and "@" not in group:
-            inside = place.replace("model.", "model.pattern.", 1)
+        outside = place_of(line)
+        line = re.sub(r"(?<![\w.])model\.", f"{place}.", line)
+        if outside is not None and "@" not in group:
+            inside = outside.replace("model.", f"{place}.", 1)
             line = f"+{group}@{inside}={line.partition('=')[2]}"
         moved.append(line)
     return moved

@@ -58,7 +58,7 @@ def overrides(fields: Fields) -> list[str]:
         ),
         *part("placement", "pre"),
         *part("norm", "rmsnorm_llama", eps=eps),
-        *layers(fields, list(zip(attentions, ffns, strict=True)), make),
+        *layers(list(zip(attentions, ffns, strict=True)), make),
     ]
 
 

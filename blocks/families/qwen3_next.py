@@ -52,7 +52,7 @@ def overrides(fields: Fields) -> list[str]:
         ),
         *part("placement", "pre"),
         *part("norm", "rmsnorm_zc", eps=eps(fields)),
-        *layers(fields, list(zip(attentions, ffns, strict=True)), make),
+        *layers(list(zip(attentions, ffns, strict=True)), make),
     ]
 
 

@@ -23,11 +23,13 @@ class From:
     name: of the tensor; {i} is the layer, {e} the expert.
     take: tensor -> parameter; rearranges entries and leaves out some.
     shape: shape of the parameter -> shape of the tensor.
+    dtype: of the tensor where it is written, if it is another than the parameter's.
     """
 
     name: str
     take: Callable[[np.ndarray], np.ndarray] = _same
     shape: Callable[[Shape], Shape] = _same
+    dtype: type[np.generic] | None = None
 
     def without(self, prefix: str) -> "From":
         """The same under a name that lacks `prefix`."""
@@ -134,10 +136,47 @@ def taps(name: str, start: int, stop: int, of: int) -> From:
     return From(name, lambda w: w[start:stop, 0].T, lambda s: (of, 1, s[0]))
 
 
+def group_rows(name: str, of: int) -> From:
+    """`of` kernels from a matrix [of * out, in], one below the other."""
+
+    def take(w):
+        return swapped(w.reshape(of, -1, w.shape[-1]))
+
+    return From(name, take, lambda s: (of * s[-1], s[-2]))
+
+
+def stream_map(name: str, n_streams: int) -> From:
+    """phi [n_streams, features, coefficients] of hyper-connections.
+
+    From [coefficients, n_streams * features], rows pre, post and comb; comb[j, k] is
+    what stream k takes from stream j, mixing[k, j] here. A head has pre alone.
+    """
+
+    def take(w):
+        columns = _mixing_last(w, n_streams).T
+        return columns.reshape(n_streams, -1, len(w))
+
+    return From(name, take, lambda s: (s[-1], s[-3] * s[-2]))
+
+
+def stream_bias(name: str, n_streams: int) -> From:
+    """The biases of those coefficients."""
+    return From(name, lambda w: _mixing_last(w, n_streams))
+
+
+def _mixing_last(w: np.ndarray, n: int) -> np.ndarray:
+    comb = w[2 * n :]
+    if len(comb):
+        comb = comb.reshape(n, n, *w.shape[1:]).swapaxes(0, 1).reshape(comb.shape)
+    return np.concatenate([w[: 2 * n], comb])
+
+
 # Tables that families share --------------------------------------------------------
 
 LAYER = "model.layers.{i}"
 GATED = ("gate", "up", "down")
+NAMED = {part: f"{part}_proj" for part in GATED}
+NUMBERED = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 def decoder(norms: dict[str, str], *, ffn: str = "mlp") -> dict[str, From]:
@@ -163,12 +202,12 @@ def decoder(norms: dict[str, str], *, ffn: str = "mlp") -> dict[str, From]:
     return table | gated("ffn/branch", f"{LAYER}.{ffn}")
 
 
-def gated(ours: str, theirs: str) -> dict[str, From]:
-    """gate, up and down as three linear maps."""
+def gated(ours: str, theirs: str, maps: dict[str, str] = NAMED) -> dict[str, From]:
+    """gate, up and down as three linear maps, under the names that `maps` has."""
     table = {}
-    for part in GATED:
-        table[f"{ours}/{part}/kernel"] = linear(f"{theirs}.{part}_proj.weight")
-        table[f"{ours}/{part}/bias"] = From(f"{theirs}.{part}_proj.bias")
+    for part, name in maps.items():
+        table[f"{ours}/{part}/kernel"] = linear(f"{theirs}.{name}.weight")
+        table[f"{ours}/{part}/bias"] = From(f"{theirs}.{name}.bias")
     return table
 
 
@@ -182,13 +221,11 @@ def fused_experts(theirs: str) -> dict[str, From]:
     }
 
 
-def single_experts(theirs: str) -> dict[str, From]:
+def single_experts(theirs: str, maps: dict[str, str] = NAMED) -> dict[str, From]:
     """Experts as most published files hold them: one matrix each."""
     return {
-        f"ffn/branch/experts/{part}/kernel": linear(
-            f"{theirs}.{{e}}.{part}_proj.weight"
-        )
-        for part in GATED
+        f"ffn/branch/experts/{part}/kernel": linear(f"{theirs}.{{e}}.{name}.weight")
+        for part, name in maps.items()
     }
 
 

@@ -1,11 +1,15 @@
 """Weights of released models: safetensors -> parameters, and back."""
 
 import dataclasses
+import functools
 import json
+import math
+import mmap
 import pathlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import safe_open
@@ -13,10 +17,28 @@ from safetensors.numpy import save_file
 
 from blocks.families.family import family_of
 from blocks.families.fields import FamilyError, Fields
+from blocks.families.mxfp4 import Unpacked
 from blocks.families.tensors import From, Names, PerLayer
 from blocks.parameters import Layout, path_name
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+ALIGNMENT = 64  # bytes: JAX copies arrays that lie otherwise
+STRIP = 2**25  # bytes of a tensor that are read at a time
+# Types of safetensors files as numpy has them.
+DTYPES = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": jnp.bfloat16,
+    "F8_E4M3": jnp.float8_e4m3fn,
+    "F8_E5M2": jnp.float8_e5m2,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 MANY = 8  # names; more are counted in a message
 
 Path = str | pathlib.Path
@@ -28,14 +50,15 @@ def load(
 ) -> tuple[Arrays, Arrays]:
     """Parameters of a model, and of its state what a checkpoint has.
 
-    Each tensor is read once, and cast to `dtype`. Both the names that transformers uses
-    and those of published files are known.
+    Each tensor is read once, a strip at a time, straight into its place, and cast to
+    `dtype`: beside the parameters next to nothing is in memory. Both the names that
+    transformers uses and those of published files are known.
 
     Args:
         source: a folder with model.safetensors or its index, a file, or several files.
         fields: the config of the checkpoint.
         layout: of the model that its overrides make.
-        dtype: of the parameters.
+        dtype: of the parameters; None is `stored_dtype`.
 
     Returns:
         (params, state) by path, for `layout.merge(params, {**initial_state, **state})`.
@@ -44,21 +67,135 @@ def load(
         FamilyError: names every tensor that is missing, of another shape or of no use,
             or the parameters that no tensor of the family is.
     """
+    found = fit(source, fields, layout)
+    found.check()
+    return found.read(dtype)
+
+
+def fit(source: Path | Iterable[Path], fields: Fields, layout: Layout) -> "Fit":
+    """Which tensors of a checkpoint a model takes; reads names and shapes only.
+
+    Arguments as of `load`.
+
+    Raises:
+        FamilyError: the files are no checkpoint.
+    """
     names = family_of(fields).names(fields)
-    files = Files(source)
+    files = Unpacked(Files(source))
     shapes = shapes_of(layout)
-    uses = best_style(names, layout, shapes, files)
-    check(uses, names, shapes, files)
-    state = {path for path, _ in nnx_paths(layout.state)}
-    arrays = {path: np.empty(shapes[path], dtype) for path in paths_of(uses)}
-    for name, places in uses.items():
-        tensor = files.read(name)
-        for place in places:
-            arrays[place.path][place.index] = place.entry.take(tensor)
-    params = {path: x for path, x in arrays.items() if path not in state}
-    return params, {
-        path: x.astype(np.float32) for path, x in arrays.items() if path in state
-    }
+    uses, unknown = best_style(names, layout, shapes, files)
+    return Fit(files, names, layout, shapes, uses, tuple(unknown))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """A checkpoint and a model, side by side.
+
+    The model may have other parts than the one of the checkpoint: `check` refuses that,
+    and `read` takes what there is.
+
+    shapes: of all parameters and state, by path. uses: tensor -> where it goes.
+    unknown: paths of parameters that no tensor of the family is.
+    """
+
+    files: "Files | Unpacked"
+    names: Names
+    layout: Layout
+    shapes: dict[str, tuple[int, ...]]
+    uses: dict[str, list["Place"]]
+    unknown: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raises FamilyError: names everything that does not fit."""
+        refuse(self.unknown)
+        check(self.uses, self.names, self.shapes, self.files)
+
+    @functools.cached_property
+    def taken(self) -> dict[str, list["Place"]]:
+        """The part of `uses` for which there is a tensor of the right shape."""
+        return {
+            name: places
+            for name, places in self.uses.items()
+            if name in self.files.names
+            and self.files.shape(name) == shape_of(places[0], self.shapes)
+        }
+
+    @functools.cached_property
+    def fresh(self) -> list[str]:
+        """Paths of parameters for which there is nothing at all."""
+        taken = set(paths_of(self.taken))
+        return sorted(self.layout.specs.keys() - taken)
+
+    @functools.cached_property
+    def gaps(self) -> dict[str, list[tuple[int, ...]]]:
+        """Path -> layers, or experts of layers, for which a taken parameter has nothing."""
+        taken, gaps = set(paths_of(self.taken)), {}
+        for name in self.uses.keys() - self.taken.keys():
+            for place in self.uses[name]:
+                if place.path in taken:
+                    gaps.setdefault(place.path, []).append(place.index)
+        return {path: sorted(gaps[path]) for path in sorted(gaps)}
+
+    @functools.cached_property
+    def left(self) -> list[str]:
+        """Tensors that the model has no use for."""
+        return sorted(
+            name
+            for name in self.files.names.keys() - self.taken.keys()
+            if not excused(name, self.names, self.taken, self.files)
+        )
+
+    def read(self, dtype) -> tuple[Arrays, Arrays]:
+        """What there is of parameters and state; entries in `gaps` have no value.
+
+        dtype: of the parameters; None is `stored_dtype`.
+        """
+        dtype = stored_dtype(self.files) if dtype is None else dtype
+        # A table of numbers, or a bias that chooses, is not to be rounded.
+        state = {path: v.dtype for path, v in nnx_paths(self.layout.state)}
+        arrays = {
+            p: aligned(self.shapes[p], state.get(p, dtype))
+            for p in paths_of(self.taken)
+        }
+        for name, places in self.taken.items():
+            tensor = self.files.read(name)
+            for place in places:
+                to, taken = arrays[place.path], place.entry.take(tensor)
+                for strip in strips(taken):
+                    to[(*place.index, *strip)] = taken[strip]
+                    self.files.let_go()
+        params = {path: x for path, x in arrays.items() if path not in state}
+        return params, {path: x for path, x in arrays.items() if path in state}
+
+
+def strips(source: np.ndarray) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array, of `STRIP` bytes or one row, in the order of its memory."""
+    if source.ndim == 0:
+        yield ()
+        return
+    axis = int(np.argmax(source.strides))
+    n = source.shape[axis]
+    rows = max(1, STRIP * n // max(source.nbytes, 1))
+    for first in range(0, n, rows):
+        yield (*[slice(None)] * axis, slice(first, first + rows))
+
+
+def stored_dtype(files: "Files") -> np.dtype:
+    """The narrowest type that loses nothing: bfloat16 where all is that, else float32."""
+    kinds = {files.dtype(name) for name in files.names}
+    bfloat16 = np.dtype(jnp.bfloat16)
+    return bfloat16 if kinds == {bfloat16} else np.dtype(np.float32)
+
+
+def aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """An array without values that JAX can take over without a copy, on a CPU.
+
+    Entries that are never written take no memory.
+    """
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    return raw[first : first + n_bytes].view(dtype).reshape(shape)
 
 
 def export(params: Mapping, state: Mapping, fields: Fields, layout: Layout) -> Arrays:
@@ -71,7 +208,9 @@ def export(params: Mapping, state: Mapping, fields: Fields, layout: Layout) -> A
     arrays = {**state, **params}
     shapes = shapes_of(layout)
     tensors = {}
-    for name, places in uses_of(names.transformers, layout, shapes).items():
+    uses, unknown = uses_of(names.transformers, layout, shapes)
+    refuse(unknown)
+    for name, places in uses.items():
         shape = shape_of(places[0], shapes)
         # Where each entry goes shows when entries are numbered and taken.
         numbers = np.arange(np.prod(shape)).reshape(shape)
@@ -79,7 +218,7 @@ def export(params: Mapping, state: Mapping, fields: Fields, layout: Layout) -> A
         for place in places:
             array = np.asarray(arrays[place.path])[place.index]
             if tensor is None:
-                tensor = np.empty(shape, array.dtype)
+                tensor = np.empty(shape, place.entry.dtype or array.dtype)
             tensor.reshape(-1)[place.entry.take(numbers)] = array
         tensors[name] = tensor
     return tensors
@@ -109,12 +248,8 @@ class Place:
 
 def uses_of(
     table: Mapping[str, From | PerLayer], layout: Layout, shapes: Mapping[str, tuple]
-) -> dict[str, list[Place]]:
-    """Tensor -> where it goes.
-
-    Raises:
-        FamilyError: names the parameters that the table lacks.
-    """
+) -> tuple[dict[str, list[Place]], list[str]]:
+    """Tensor -> where it goes; and the parameters that the table lacks."""
     model = nnx.merge(layout.graphdef, layout.params, layout.state)
     layers_at = model.blocks.places
     uses: dict[str, list[Place]] = {}
@@ -135,31 +270,33 @@ def uses_of(
                 index = tuple(n for n in (k, e) if n is not None)
                 name = entry.name.format(i=layer, e=e)
                 uses.setdefault(name, []).append(Place(path, index, entry))
+    return uses, unknown
+
+
+def refuse(unknown: Iterable[str]) -> None:
+    """Raises FamilyError: names parameters that no tensor of the family is."""
     if unknown:
         raise FamilyError(
-            f"no tensor of the checkpoint is {listed(unknown)}: the model is not the "
+            f"no tensor of the checkpoint is {listed(list(unknown))}: the model is not the "
             "one of the config"
         )
-    return uses
 
 
 def best_style(names: Names, layout: Layout, shapes, files: "Files"):
-    """The uses under the names of which the files have more."""
+    """`uses_of` under the names of which the files have more."""
     styles = [names.transformers, *([names.hub] if names.hub else [])]
-    uses = [uses_of(table, layout, shapes) for table in styles]
-    return max(uses, key=lambda tensors: len(tensors.keys() & files.names.keys()))
+    found = [uses_of(table, layout, shapes) for table in styles]
+    return max(found, key=lambda of: len(of[0].keys() & files.names.keys()))
 
 
 def check(uses, names: Names, shapes, files: "Files") -> None:
     """Raises FamilyError: names what does not fit."""
     missing = sorted(uses.keys() - files.names.keys())
-    extra = []
-    for name in sorted(files.names.keys() - uses.keys()):
-        if any(re.fullmatch(pattern, name) for pattern in names.ignored):
-            continue
-        if is_copy(name, names, uses, files):
-            continue
-        extra.append(name)
+    extra = [
+        name
+        for name in sorted(files.names.keys() - uses.keys())
+        if not excused(name, names, uses, files)
+    ]
     misshapen = []
     for name in sorted(uses.keys() & files.names.keys()):
         expected, actual = shape_of(uses[name][0], shapes), files.shape(name)
@@ -176,6 +313,12 @@ def check(uses, names: Names, shapes, files: "Files") -> None:
     ]
     if told:
         raise FamilyError(f"{files.source}: tensors {'; '.join(told)}")
+
+
+def excused(name: str, names: Names, uses, files: "Files") -> bool:
+    """Whether a tensor that has no use is known to hold nothing of the model's own."""
+    known = any(re.fullmatch(pattern, name) for pattern in names.ignored)
+    return known or is_copy(name, names, uses, files)
 
 
 def is_copy(name: str, names: Names, uses, files: "Files") -> bool:
@@ -230,19 +373,89 @@ class Files:
         paths = [pathlib.Path(p) for p in source] if several else _paths(source)
         self.source = ", ".join(map(str, paths)) if several else str(source)
         self.names: dict[str, pathlib.Path] = {}
-        self._open = {}
+        self._map: mmap.mmap | None = None
+        self._headers: dict[pathlib.Path, dict[str, Entry]] = {}
         for path in paths:
             try:
-                self._open[path] = safe_open(path, framework="np")
+                with safe_open(path, framework="np"):  # checks sizes and offsets
+                    pass
             except Exception as error:  # the library has no type of its own for all
                 raise FamilyError(f"{path}: not a safetensors file ({error})") from None
-            self.names |= dict.fromkeys(self._open[path].keys(), path)
+            self._headers[path] = header(path)
+            self.names |= dict.fromkeys(self._headers[path], path)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._open[self.names[name]].get_slice(name).get_shape())
+        return self._entry(name).shape
+
+    def dtype(self, name: str) -> np.dtype:
+        return self._entry(name).dtype
+
+    def place(self, name: str) -> tuple[pathlib.Path, int, int]:
+        """File, offset and number of bytes of a tensor."""
+        entry = self._entry(name)
+        return self.names[name], entry.offset, entry.n_bytes
 
     def read(self, name: str) -> np.ndarray:
-        return self._open[self.names[name]].get_tensor(name)
+        """A tensor as the pages of its file.
+
+        Pages that were touched count as memory of the process until `let_go`, or until
+        the next tensor is read; the library's own reader would keep them all.
+        """
+        entry = self._entry(name)
+        if not entry.n_bytes:
+            return np.empty(entry.shape, entry.dtype)
+        with self.names[name].open("rb") as file:
+            start = entry.offset % mmap.ALLOCATIONGRANULARITY
+            self._map = mmap.mmap(
+                file.fileno(),
+                start + entry.n_bytes,
+                access=mmap.ACCESS_READ,
+                offset=entry.offset - start,
+            )
+        raw = np.frombuffer(self._map, np.uint8, entry.n_bytes, start)
+        return raw.view(entry.dtype).reshape(entry.shape)
+
+    def let_go(self) -> None:
+        """Gives back the pages of the tensor that was read last; it can still be read."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _entry(self, name: str) -> "Entry":
+        return self._headers[self.names[name]][name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A tensor of a safetensors file: type, shape, where its bytes are."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+    n_bytes: int
+
+
+def header(path: pathlib.Path) -> dict[str, Entry]:
+    """Tensor -> where it is, of a file that the library has found to be whole.
+
+    Raises:
+        FamilyError: a type that numpy does not have.
+    """
+    with path.open("rb") as file:
+        n = int.from_bytes(file.read(8), "little")
+        node = json.loads(file.read(n))
+    entries = {}
+    for name, of in node.items():
+        if name == "__metadata__":
+            continue
+        first, last = of["data_offsets"]
+        if of["dtype"] not in DTYPES:
+            raise FamilyError(
+                f"{path}: {name} is of type {of['dtype']}, expected one of "
+                f"{', '.join(DTYPES)}"
+            )
+        dtype = np.dtype(DTYPES[of["dtype"]])
+        entries[name] = Entry(dtype, tuple(of["shape"]), 8 + n + first, last - first)
+    return entries
 
 
 def _paths(source: Path) -> list[pathlib.Path]:

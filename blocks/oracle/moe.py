@@ -65,6 +65,26 @@ def sigmoid_router(
     return choices
 
 
+def hash_router(
+    x,
+    tokens,
+    *,
+    kernel,
+    table,
+    score="sqrtsoftplus",
+    renormalize=True,
+    scale=1.0,
+):
+    """Experts from a table by the token; their weights as of `sigmoid_router`."""
+    choices = []
+    for vector, token in zip(x, tokens, strict=True):
+        s = {"sigmoid": sigmoid, "sqrtsoftplus": sqrtsoftplus}[score](vector @ kernel)
+        chosen = [int(e) for e in table[token % len(table)]]
+        total = s[chosen].sum() + 1e-20 if renormalize else 1.0
+        choices.append([(e, scale * s[e] / total) for e in chosen])
+    return choices
+
+
 def load(choices, n_experts):
     """Share of the choices that went to each expert."""
     counts = np.zeros(n_experts)

@@ -4,6 +4,7 @@ import jax
 from flax import nnx
 
 from blocks.inits.normal import Normal
+from blocks.positions.place import Place
 
 
 class LearnedPositions(nnx.Module):
@@ -40,7 +41,9 @@ class LearnedPositions(nnx.Module):
         table = init.embedding(rngs.params(), (max_len, d_model))
         self.table = nnx.Param(table, role="position")
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], place: Place | None = None
+    ) -> jax.Array:
         """Adds to [batch * seq, d_model], in the dtype of `x`.
 
         Raises:
@@ -50,7 +53,12 @@ class LearnedPositions(nnx.Module):
         max_len, d_model = self.table.shape
         if x.shape != (batch * seq, d_model):
             raise ValueError(f"expected {(batch * seq, d_model)}, got shape {x.shape}")
-        if seq > max_len:
-            raise ValueError(f"expected at most {max_len} tokens, got {seq}")
-        table = self.table[:seq].astype(x.dtype)
+        longest = seq if place is None else place.length
+        if longest > max_len:
+            raise ValueError(f"expected at most {max_len} tokens, got {longest}")
+        if place is None:
+            table = self.table[:seq]
+        else:
+            table = jax.lax.dynamic_slice_in_dim(self.table[...], place.start, seq)
+        table = table.astype(x.dtype)
         return (x.reshape(batch, seq, d_model) + table).reshape(x.shape)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blocks.positions.place import Place, rows
+
 
 class QueryTemperature(nnx.Module):
     """Sharpens attention over long contexts, in layers without rotation.
@@ -41,12 +43,17 @@ class QueryTemperature(nnx.Module):
         self.strength = strength
         self.period = period
 
-    def __call__(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, q: jax.Array, k: jax.Array, place: Place | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Queries and keys [batch, heads, seq, d_head], each in its dtype."""
         if q.shape[-1] != self.d_head:
             raise ValueError(f"expected last axis {self.d_head}, got shape {q.shape}")
-        step = np.floor((np.arange(q.shape[-2]) + 1) / self.period)
-        factor = 1 + self.strength * np.log1p(step)
         wide = jnp.promote_types(q.dtype, jnp.float32)
-        q_grown = q.astype(wide) * jnp.asarray(factor[:, None], wide)
-        return q_grown.astype(q.dtype), k
+        factor = rows(self._factors, q.shape[-2], place, wide)
+        return (q.astype(wide) * factor).astype(q.dtype), k
+
+    def _factors(self, seq: int) -> np.ndarray:
+        """[seq, 1], float64."""
+        step = np.floor((np.arange(seq) + 1) / self.period)
+        return (1 + self.strength * np.log1p(step))[:, None]

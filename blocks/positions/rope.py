@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blocks.positions.place import Place, rows
 from blocks.positions.scaling import Interpolation, Llama3, Yarn
 
 LAYOUTS = ("half", "interleaved")
@@ -91,21 +92,24 @@ class Rope(nnx.Module):
             return frequency
         return self.scaling(frequency, base=float(self.base))
 
-    def __call__(self, q: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, q: jax.Array, k: jax.Array, place: Place | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """Rotates queries and keys [batch, heads, seq, d_head], each in its dtype.
 
-        `q` and `k` may have different numbers of heads.
+        `q` and `k` may have different numbers of heads. `place`: which positions they
+        have, where these do not start at 0.
         """
-        return self._rotate(q), self._rotate(k)
+        return self._rotate(q, place), self._rotate(k, place)
 
-    def _rotate(self, x: jax.Array) -> jax.Array:
+    def _rotate(self, x: jax.Array, place: Place | None) -> jax.Array:
         if x.shape[-1] != self.d_head:
             raise ValueError(f"expected last axis {self.d_head}, got shape {x.shape}")
-        angle = np.arange(x.shape[-2])[:, None] * self.frequencies()  # [seq, pairs]
         magnitude = 1.0 if self.scaling is None else self.scaling.magnitude
         wide = jnp.promote_types(x.dtype, jnp.float32)
-        cos = jnp.asarray(magnitude * np.cos(angle), wide)
-        sin = jnp.asarray(magnitude * np.sin(angle), wide)
+        seq = x.shape[-2]
+        cos = rows(lambda n: magnitude * np.cos(self._angles(n)), seq, place, wide)
+        sin = rows(lambda n: magnitude * np.sin(self._angles(n)), seq, place, wide)
         turning, still = x[..., : self.d_rotary], x[..., self.d_rotary :]
         first, second = (part.astype(wide) for part in self._pairs(turning))
         y = [first * cos - second * sin, second * cos + first * sin]
@@ -115,6 +119,10 @@ class Rope(nnx.Module):
             y = jnp.stack(y, axis=-1).reshape(turning.shape)
         y = y.astype(x.dtype)
         return y if not still.shape[-1] else jnp.concatenate([y, still], axis=-1)
+
+    def _angles(self, seq: int) -> np.ndarray:
+        """[seq, pairs], float64."""
+        return np.arange(seq)[:, None] * self.frequencies()
 
     def _pairs(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         if self.layout == "half":

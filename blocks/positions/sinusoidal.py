@@ -3,9 +3,10 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+
+from blocks.positions.place import Place, rows
 
 
 class SinusoidalPositions(nnx.Module):
@@ -52,7 +53,9 @@ class SinusoidalPositions(nnx.Module):
         self.d_model = d_model
         self.base = base
 
-    def __call__(self, x: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, shape: tuple[int, int], place: Place | None = None
+    ) -> jax.Array:
         """Adds to [batch * seq, d_model], in the dtype of `x`.
 
         Raises:
@@ -63,8 +66,12 @@ class SinusoidalPositions(nnx.Module):
             raise ValueError(
                 f"expected {(batch * seq, self.d_model)}, got shape {x.shape}"
             )
+        wave = rows(self._waves, seq, place, x.dtype)
+        return (x.reshape(batch, seq, self.d_model) + wave).reshape(x.shape)
+
+    def _waves(self, seq: int) -> np.ndarray:
+        """[seq, d_model], float64."""
         half = self.d_model // 2
         angle = np.arange(seq)[:, None] * float(self.base) ** (-np.arange(half) / half)
         wave = np.stack([np.sin(angle), np.cos(angle)], axis=-1)
-        wave = jnp.asarray(wave.reshape(seq, self.d_model), x.dtype)
-        return (x.reshape(batch, seq, self.d_model) + wave).reshape(x.shape)
+        return wave.reshape(seq, self.d_model)

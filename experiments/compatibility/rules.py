@@ -11,6 +11,8 @@ A part goes with every other unless a class says otherwise, by an attribute:
     remember            the method of a branch with memory (`blocks.block.SubLayer`)
     has_state           of a norm, True: holds state beside its parameters
     takes_state_inside  of a feed-forward, False: its inner norm must have no state
+    needs_tokens        of a router, True: it chooses by the token
+    says_tokens         of a model, True: its parts can ask which tokens it reads
 
 A fact that depends on keywords is a static method of them. Nothing is built here but
 placements and patterns, which hold no arrays.
@@ -91,22 +93,38 @@ def _layers(model: Part) -> list[Layer]:
         names = ("both",)
     norms = {k: "norm" for k in ("attn_norm", "ffn_norm") if k not in own}
     pattern = own.get("pattern")
-    chosen = pattern and pattern.cls(**dict(pattern.keywords))  # its parts not built
+    chosen = pattern and _unbuilt(pattern)
     n_layers = model["n_layers"]
     layers: dict[Any, Layer] = {}
     for number in range(n_layers):
         replaced = chosen.at(number, n_layers) if chosen else {}
         parts = {**own, **{k: own.get("norm") for k in norms}, **replaced}
         keys = {k: norms.get(k, k) for k in parts}
-        keys |= {k: f"pattern.{k}" for k in replaced}
+        keys |= {k: _place(pattern, k, replaced[k]) for k in replaced}
         if "placement" in replaced:
             placed = parts["placement"].build({}, "placement")
         else:
             placed = built
         sites = {name: _at(placed, name, number, n_layers) for name in names}
-        alike = (tuple(replaced), tuple(sites.items()))
+        alike = (tuple(keys[k] for k in replaced), tuple(sites.items()))
         layers.setdefault(alike, Layer(parts, keys, sites, number))
     return sorted(layers.values(), key=lambda layer: layer.number)
+
+
+def _unbuilt(pattern: Part):
+    """A pattern whose parts are not built; what is beside it is."""
+    keywords = dict(pattern.keywords)
+    if keywords.get("beside") is not None:
+        keywords["beside"] = _unbuilt(keywords["beside"])
+    return pattern.cls(**keywords)
+
+
+def _place(pattern: Part, name: str, part: Part) -> str:
+    """The key of a part that a pattern has, or one beside it."""
+    place = "pattern"
+    while pattern.get(name) is not part:
+        pattern, place = pattern["beside"], f"{place}.beside"
+    return f"{place}.{name}"
 
 
 def _at(placement, site: str, number: int, n_layers: int):
@@ -239,4 +257,18 @@ def state_of_experts(model: Part, layers: list[Layer]) -> Iterator[Refusal]:
             )
 
 
-RULES = (post_norm, in_norm, side_by_side, memory, heads, state_of_experts)
+def tokens(model: Part, layers: list[Layer]) -> Iterator[Refusal]:
+    for layer in layers:
+        ffn, key = layer.parts.get("ffn"), layer.keys.get("ffn")
+        router = ffn.get("router") if ffn is not None else None
+        if fact(router, "needs_tokens", False) and not fact(
+            model, "says_tokens", False
+        ):
+            yield Refusal(
+                (key,),
+                f"<{key}> chooses experts by the token, and {model.name} does not say "
+                "which tokens it reads",
+            )
+
+
+RULES = (post_norm, in_norm, side_by_side, memory, heads, state_of_experts, tokens)

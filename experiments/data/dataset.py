@@ -8,6 +8,12 @@ import numpy as np
 
 SPLITS = ("train", "validation")
 
+# What batches hold, as models say what they read.
+TOKENS = "tokens"  # int32 [batch_size, seq_len + 1], each token to be predicted
+ROWS = "rows of numbers"  # a dict: x and weights
+IMAGES = "images"  # a dict: pixels and labels
+MASKED_TEXTS = "masked texts"  # a dict: tokens, labels, segments
+
 
 class Stream(Protocol):
     """Data that stay on the host: batches are made there, ahead of the device.
@@ -28,6 +34,9 @@ class Stream(Protocol):
             ValueError: what is read is not what it should be.
         """
 
+    # Where a batch is more than its windows, `finish(windows, key, *, split)` makes it of
+    # them on the device.
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -35,15 +44,19 @@ class Dataset:
 
     arrays: what `batch` of the source needs; passed to compiled code as arguments.
     vocab_size: number of token ids; None where a batch holds no tokens.
-    unit: what a token is (`byte`, `symbol`), or a row of a batch without tokens.
+    unit: what a token is (`byte`, `symbol`), or one of a batch without tokens (`row`,
+        `image`).
     fingerprint: hex digest; equal exactly if the data is.
-    train_tokens, validation_tokens: sizes; None for a generator, which has no end.
+    train_tokens, validation_tokens: sizes, in units; None for a generator, which has no
+        end.
     references: losses to compare with, nats per token (`unigram`, `bigram`: entropies
         of the validation text; `entropy_rate`: exact floor of a generated source).
     stream: makes the batches where the data are too large for the device; `arrays` are
         empty then.
     period: positions after which a generated source begins anew; `entropy_rate` is
         exact for windows of whole periods, and no others are run.
+    holds: what a batch is, one of the constants above.
+    sizes: keywords that a model must have with these values, to read it.
     """
 
     arrays: dict[str, np.ndarray]
@@ -55,6 +68,8 @@ class Dataset:
     references: dict[str, float]
     stream: Stream | None = None
     period: int | None = None
+    holds: str = TOKENS
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 def split_key(key: jax.Array, split: str) -> jax.Array:

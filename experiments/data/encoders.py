@@ -72,7 +72,7 @@ class Tokenizer:
             hint = nearest(file.name, [other.name for other in beside])
             raise ValueError(f"tokenizer: no such file: {file.absolute()}{hint}")
         content = file.read_bytes()
-        self._tokenizer = _parsed(content, str(file))
+        self._tokenizer = parsed(content, str(file))
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(ids.values()) + 1  # ids may have holes
         if separator is not None and separator not in ids:
@@ -96,7 +96,7 @@ class Tokenizer:
 
 
 @functools.lru_cache(maxsize=2)
-def _parsed(content: bytes, name: str):
+def parsed(content: bytes, name: str):
     """A `tokenizers.Tokenizer`, once for all runs of a sweep that use it.
 
     Raises:

@@ -5,7 +5,7 @@ import hashlib
 import jax
 import jax.numpy as jnp
 
-from experiments.data.dataset import Dataset, split_key
+from experiments.data.dataset import ROWS, Dataset, split_key
 
 
 class Gaussian:
@@ -40,6 +40,7 @@ class Gaussian:
             train_tokens=None,
             validation_tokens=None,
             references={},
+            holds=ROWS,
         )
 
     def batch(

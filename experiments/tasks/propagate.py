@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.stack import Stack
+from experiments.data.dataset import ROWS
 from experiments.program import Program
 from experiments.tasks.at_init import AtInit
 
@@ -44,7 +45,9 @@ class Propagate(AtInit):
         before, after = (
             jax.vmap(model.ends.close)(measured.pop(name)) for name in STREAMS
         )
-        n_sequences = batch.shape[0] if program.dataset.vocab_size is not None else 1
+        # Rows of numbers are no sequences: as one, all of them are compared.
+        is_rows = program.dataset.holds == ROWS
+        n_sequences = 1 if is_rows else jax.tree.leaves(batch)[0].shape[0]
         found = {**measured, **statistics(before, after, n_sequences), "loss": loss}
         if self.gradients:
             found |= program.probe(state, seed, data)

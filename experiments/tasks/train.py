@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.alarm import Alarm
+from experiments.beginning import first_state
 from experiments.checkpoints import Checkpoints, digest
 from experiments.config import parse_span
 from experiments.execution import Executables
@@ -48,6 +49,7 @@ class Train:
     """
 
     traced = ()
+    takes_weights = True  # of model.from_checkpoint
 
     @staticmethod
     def check(
@@ -155,6 +157,7 @@ class Train:
             step, _ = resumed[id(member)]
             return (
                 step,
+                member.config.weights.path is None,
                 member.config.steps,
                 member.config.runtime.checkpoint.every or 0,
             )
@@ -198,7 +201,7 @@ def _resume(member: Member, like):
     member.restores = member.directory.status().restores
     member.seconds = last_value(rows, "seconds") or 0.0
     member.loss = last_value(rows, "loss")
-    member.val_loss = last_value(rows, "val_loss")
+    member.recall_evaluation(rows)
     member.open_loggers(step or 0)
     if step is not None:
         continued = f"continued from step {step}"
@@ -256,7 +259,8 @@ class _Lockstep:
     def _run(self, states: list, stop: threading.Event) -> None:
         step = 0
         if states[0] is None:
-            state = self.programs.call("init", self.seeds, self.values, self.steps)
+            inputs = (self.seeds, self.values, self.steps)
+            state = first_state(self.programs, self.members, *inputs)
             self.measure(state, 0)
         else:
             state = jax.tree.map(lambda *x: jnp.stack(x), *states)
@@ -363,7 +367,7 @@ class _Lockstep:
             if bad is not None:
                 self.flush(member)
                 member.state = "diverged"
-                member.val_loss = None  # what it was before is no result
+                member.forget_evaluation()
                 member.diverged_step = start + bad + 1
                 if self.task.may_go_on(member):  # not the end of it
                     continue
@@ -399,7 +403,7 @@ class _Lockstep:
         at_end = step == self.config.steps
         task, call = self.task, self.programs.call
         if task.eval_every and (at_end or self.is_due(step, task.eval_every)):
-            losses = call(
+            found = call(
                 "evaluate",
                 state,
                 self.seeds,
@@ -408,9 +412,11 @@ class _Lockstep:
                 jnp.int32(task.eval_batches),
                 self.programs.data,
             )
-            for member, loss in zip(self.members, np.asarray(losses), strict=True):
+            found = {name: np.asarray(x) for name, x in found.items()}
+            for i, member in enumerate(self.members):
                 if member.state == "running":
-                    self.put_val_loss(member, step, float(loss))
+                    values = {f"val_{name}": float(x[i]) for name, x in found.items()}
+                    self.put_evaluation(member, step, values)
         now = time.monotonic()
         for member in self.running():
             self.flush(member)
@@ -419,11 +425,12 @@ class _Lockstep:
             for member in self.running():
                 member.directory.update(step=step)
 
-    def put_val_loss(self, member: Member, step: int, loss: float) -> None:
-        member.val_loss = loss
+    def put_evaluation(self, member: Member, step: int, values: dict) -> None:
+        """Into the row of the step, or one of its own."""
+        member.recall_evaluation([values])
         if not member.pending or member.pending[-1]["step"] != step:
             member.pending.append({"step": step, "tokens": step * self.tokens_per_step})
-        member.pending[-1]["val_loss"] = loss
+        member.pending[-1].update(values)
 
     @staticmethod
     def flush(member: Member) -> None:

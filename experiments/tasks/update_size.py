@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from experiments.errors import ConfigError
 from experiments.program import Program
 from experiments.tasks.at_init import AtInit
 
@@ -55,5 +56,10 @@ def output_of(model, batch) -> jax.Array:
     """What a model hands to its head, or gives where it has none."""
     if not hasattr(model, "hidden"):
         return model(batch["x"])[0]
+    if isinstance(batch, dict):
+        raise ConfigError(
+            "task: update_size looks at models of tokens or rows of numbers, this one "
+            f"reads {model.reads}"
+        )
     hidden, _ = model.hidden(batch[:, :-1])
     return hidden if model.final_norm is None else model.final_norm(hidden)

@@ -96,3 +96,34 @@ def test_update_size_is_a_depth_law_with_its_own_figure(updated):
     assert "1.000" in text
     summary = write_report(updated).summary
     assert json.dumps(summary["states"]) == '{"completed": 18}'
+
+
+@pytest.fixture
+def inspected(tmp_path, make_run):
+    for norm, rises in (("rmsnorm", (2.0, -0.5, 0.25)), ("derf", (1.0, 1.0, 1.0))):
+        for seed in range(3):
+            loss = 4.0 + seed
+            make_run(
+                tmp_path / "i",
+                task="inspect",
+                norm=norm,
+                n_layers=3,
+                seed=seed,
+                metrics=[{"step": 0, "loss": loss}],
+                probes=[
+                    row("loss", [loss], "scalar"),
+                    row("loss_without_block", [loss + rise for rise in rises]),
+                ],
+            )
+    return tmp_path / "i"
+
+
+def test_removal_shows_the_rise_of_each_runs_own_loss(inspected):
+    names = {path.stem for path in write_report(inspected).figures}
+    assert "removal" in names
+    assert "loss" not in names  # nothing was trained
+    figure = figures_of(load(inspected), "inspect/LanguageModel")["removal"]
+    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    (rmsnorm,) = [y for label, y in lines.items() if "rmsnorm" in label]
+    assert rmsnorm == pytest.approx([2.0, -0.5, 0.25])
+    assert figure.axes[0].get_yscale() == "linear"  # some blocks do harm

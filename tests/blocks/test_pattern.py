@@ -68,6 +68,31 @@ def test_listed_parts_are_each_in_the_layers_of_their_own():
     ]
 
 
+def test_what_is_beside_a_pattern_is_in_the_layers_that_it_leaves():
+    beside = Listed(attention_in=(0, 2), ffn_in=(3,), attention=MLP, ffn=MLP)
+    pattern = Listed(attention_in=(1, 2), attention=SwiGLU, beside=beside)
+    expected = [
+        {"attention": MLP},
+        {"attention": SwiGLU},
+        {"attention": SwiGLU},  # of both: its own wins
+        {"ffn": MLP},
+        {},
+    ]
+    assert [pattern.at(i, 5) for i in range(5)] == expected
+    further = EveryNth(every=5, ffn=MLP)
+    beside = Listed(attention_in=(0,), attention=MLP, beside=further)
+    assert First(ffn=SwiGLU, beside=beside).at(4, 5) == {"ffn": MLP}
+
+
+def test_layers_with_different_parts_in_one_place_are_different_kinds():
+    parts = dict(ffn=MLP, attention=GroupedQueryAttention, placement=PRE)
+    beside = Listed(ffn_in=(1, 3), ffn=functools.partial(MLP, bias=True))
+    pattern = Listed(ffn_in=(2,), ffn=SwiGLU, beside=beside)
+    kinds = kinds_of(4, pattern, parts, ("attn", "ffn"))
+    assert len(set(kinds)) == 3
+    assert kinds[1] == kinds[3]
+
+
 def test_a_pattern_of_ones_own_says_which_layers_it_means():
     with pytest.raises(TypeError, match="chosen"):
         Pattern()

@@ -345,6 +345,34 @@ def test_which_layers_a_pattern_changes_matters_where_its_placement_varies():
     assert verdict(row) is None
 
 
+def test_what_chooses_by_the_token_needs_a_model_that_reads_some():
+    row = {"ffn": "moe_hash", "model": "residual_mlp"}
+    assert verdict({"ffn": "moe_hash"}) is None
+    assert "ResidualMLP does not say which tokens" in verdict(row).reason
+    inside = {
+        "pattern": "every_nth",
+        "pattern.ffn": "moe_hash",
+        "model": "residual_mlp",
+    }
+    assert "pattern.ffn=moe_hash chooses experts" in verdict(inside).reason
+
+
+def test_the_parts_of_a_pattern_beside_another_are_checked_under_their_own_key():
+    """What is wrong in a third kind of layers is found, and named where it stands."""
+    overrides = [
+        "pattern=listed",
+        "model.pattern.attention_in=[1]",
+        "+attention@model.pattern.attention=gqa",
+        "+pattern@model.pattern.beside=listed",
+        "model.pattern.beside.attention_in=[2]",
+        "+attention@model.pattern.beside.attention=mla",
+        "model.n_heads=4",
+    ]
+    assert refusals(api.compose(overrides)[0].model) == ()
+    with pytest.raises(UserError, match="every head of pattern.beside.attention=mla"):
+        api.run(api.compose([*overrides, "model.n_kv_heads=2"]))
+
+
 # -- what classes declare is true ------------------------------------------------------
 
 
@@ -552,6 +580,7 @@ def test_random_rows_train(i):
 def test_every_choice_is_traced_without_attention():
     """ResidualMLP with each choice once, and every other axis moving on beside it."""
     groups = {group: names(group) for group in WITHOUT_ATTENTION}
+    groups["ffn"].remove("moe_hash")  # it reads no tokens
     for i in range(max(map(len, groups.values()))):
         row = {group: found[i % len(found)] for group, found in groups.items()}
         row["model"] = "residual_mlp"

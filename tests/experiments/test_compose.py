@@ -91,6 +91,7 @@ def test_every_choice_composes_and_passes_its_checks(composer, tmp_path, group, 
             "data.vocab_size=65536",
         ],
         ("task", "tokenize"): [f"data.paths={text}"],
+        ("task", "generate"): ["task.tokens=[1]"],
     }
     # Schemes that mean something with the placement of their name only.
     for scheme in ("b2t", "deepnorm", "keel", "layernorm_scaling", "residual_dual"):

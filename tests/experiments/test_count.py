@@ -147,6 +147,22 @@ def test_a_linear_attention_keeps_a_state_that_does_not_grow():
         assert node["flops_per_token"]["attention"] == 2 * (keys + 36 * 3 * state)
 
 
+def test_a_compressed_past_counts_by_its_entries():
+    """DeepSeek-V4 small: layers with a window of 5; with an entry every 2 tokens, of
+    which an indexer of 4 heads of 6 takes 2; with an entry every 4 tokens."""
+    path = RELEASED / "deepseek_v4" / "config.json"
+    config = json.loads(path.read_text())
+    heads, width = config["num_attention_heads"], config["head_dim"]
+    node = counted(f"model.from_config={path}", seq_len=16)
+    kept = [width, width + (width + 6) / 2, width + width / 4]
+    cache = node["kv_cache"]
+    assert cache["bytes_per_token"] == 2 * sum(kept)
+    entries = 8 * (width + 6) + 4 * width
+    assert cache["bytes_per_sequence"] == 2 * (3 * 5 * width + entries)
+    keys = heads * 2 * width * (3 * 5 + 2 + 4) + 4 * 6 * 8
+    assert node["flops_per_token"]["attention"] == 2 * keys
+
+
 def test_memory_of_training():
     node = counted("model=tiny", "data=markov")
     n = node["n_params"]

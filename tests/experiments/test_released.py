@@ -81,6 +81,31 @@ def test_a_sweep_over_files():
     assert [c.model["tied_head"] for c in configs] == [False, True]
 
 
+@pytest.mark.parametrize(
+    "name, choice",
+    [("llama3_8b", "derf"), ("bert_base", "dyt"), ("mistral_7b", "none")],
+)
+def test_a_model_by_name_gives_up_what_another_part_does_not_have(name, choice):
+    made = model(f"model={name}", f"norm={choice}")
+    plain = model(f"model={name}")
+    assert made["attention"] == plain["attention"]
+    assert "eps" in dict(plain["norm"].keywords)
+    assert "eps" not in dict(made["norm"].keywords)
+
+
+def test_a_model_by_name_keeps_what_another_part_has_too():
+    assert model("model=llama3_8b", "norm=layernorm")["norm"]["eps"] == 1e-5
+    made = model("model=llama3_8b", "attention=gated")
+    assert made["attention"]["positions"]["base"] == 500000.0
+
+
+def test_what_somebody_typed_is_refused_and_not_dropped():
+    with pytest.raises(ConfigError, match="model.norm.eps: Derf has no such keyword"):
+        api.compose(["model=llama3_8b", "norm=derf", "model.norm.eps=1e-5"])
+    with pytest.raises(UserError, match="model.norm.epsilon"):
+        api.compose(["model=llama3_8b", "model.norm.epsilon=1e-5"])
+
+
 def test_without_the_key_nothing_changes():
     assert expanded(["norm=derf", "seed=1"]) == ["norm=derf", "seed=1"]
 

@@ -84,6 +84,7 @@ RELEASED = {
 }
 # Sizes of our own, with the parts that the command line has.
 OWN = {"tiny", "small", "gpt2_124m", "plain_mlp", "residual_mlp"}
+OWN |= {"bert_tiny", "vit_digits"}
 
 
 def config_of(name):
@@ -137,12 +138,12 @@ def test_the_matrices_of_vit_22b_are_the_21743_million_of_its_paper():
     [
         (
             "bert_base",
-            "model: TokenEncoder reads masked texts, which no data here have",
+            "data: TokenEncoder reads masked texts, Markov has none but tokens",
         ),
-        ("vit_b16", "model: VisionModel reads images, which no data here have"),
+        ("vit_b16", "data: VisionModel reads images, Markov has none but tokens"),
     ],
 )
-def test_what_no_data_here_can_train_is_refused_before_anything_is_written(
+def test_data_that_a_model_cannot_read_are_refused_before_anything_is_written(
     name, told, tmp_path
 ):
     output = f"runtime.output_dir={tmp_path}"
@@ -158,9 +159,8 @@ def test_a_size_can_be_changed_and_a_part_replaced():
     assert model["attention"] == composed("model=llama3_8b").model["attention"]
 
 
-def test_a_number_of_a_part_that_was_replaced_is_named():
-    """Numbers of the choice stay: those of a part that is gone have to be taken out."""
+def test_a_number_of_a_part_that_was_replaced_goes_with_it():
+    """The eps that the model's file gives its norm; not one that somebody typed."""
+    assert composed("model=llama3_8b", "norm=derf").model["norm"].name == "Derf"
     with pytest.raises(UserError, match=r"model.norm.eps: Derf .*no"):
-        composed("model=llama3_8b", "norm=derf")
-    model = composed("model=llama3_8b", "norm=derf", "~model.norm.eps").model
-    assert model["norm"].name == "Derf"
+        composed("model=llama3_8b", "norm=derf", "model.norm.eps=1e-3")

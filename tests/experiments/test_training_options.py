@@ -43,7 +43,9 @@ class Run:
     def val_loss(self, state=None):
         data, n = self.calls.data, jnp.int32(2)
         state = state or self.state
-        return float(self.calls.call("evaluate", state, *self.inputs, n, data)[0])
+        return float(
+            self.calls.call("evaluate", state, *self.inputs, n, data)["loss"][0]
+        )
 
 
 @pytest.mark.parametrize("function", ["train_steps", "probed_steps"])
@@ -64,6 +66,19 @@ def test_a_batch_in_parts_gives_the_same_step(function):
             )
             if exact or key.endswith("_max"):
                 np.testing.assert_allclose(other[key], value, rtol=1e-9, atol=1e-15)
+
+
+def test_gradients_of_the_parts_are_added_and_not_kept():
+    """Sixteen parts of one row against four of four: smaller parts, no more memory."""
+
+    def temporaries(accumulate):
+        run = Run("batch_size=16", "model.d_ff=2048", f"accumulate={accumulate}")
+        compiled = run.calls.compile("train_steps", 1)
+        gradient = sum(x.nbytes for x in jax.tree.leaves(run.state.params))
+        return compiled.memory_analysis().temp_size_in_bytes, gradient
+
+    (few, gradient), (many, _) = temporaries(4), temporaries(16)
+    assert many < few + gradient
 
 
 def test_evaluation_is_of_the_average():

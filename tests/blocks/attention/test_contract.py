@@ -17,8 +17,9 @@ from jax.test_util import check_grads
 from omegaconf import OmegaConf
 
 from blocks.attention.mla import LatentAttention
+from blocks.attention.shared_kv import SharedKeyValueAttention
 from blocks.oracle import attention as oracle
-from blocks.oracle import norms
+from blocks.oracle import norms, shared_kv
 from blocks.oracle import positions as positions_oracle
 from blocks.parameters import ROLES
 
@@ -27,6 +28,10 @@ CHOICES = sorted(path.stem for path in (CONF / "attention").glob("*.yaml"))
 D_MODEL, N_HEADS = 16, 4
 SHAPE = BATCH, SEQ = 2, 6
 SMALL = {"window": 3, "chunk": 4, "softcap": 1.5}  # so that six tokens feel them
+SMALL |= {"d_rope": 2, "compressor": {"rate": 2}, "indexer": {"top_k": 1}}
+# Their maps are other ones, and keys are of each head or of all.
+SHARED = ("deepseek_v4", "deepseek_v4_heavy", "deepseek_v4_sparse")
+LATENT = ("mla", *SHARED)
 NOT_OF_A_CONFIG = ("n_kv_heads", "d_head")  # sizes of the model
 
 
@@ -46,7 +51,10 @@ def node(choice):
     with hydra.initialize_config_dir(str(CONF), version_base=None):
         config = hydra.compose("config", [f"attention={choice}"])
     found = OmegaConf.to_container(config.model.attention)
-    found |= {k: v for k, v in SMALL.items() if found.get(k) is not None}
+    for key, value in SMALL.items():
+        if found.get(key) is not None:
+            inside = isinstance(value, dict)
+            found[key] = {**found[key], **value} if inside else value
     return found
 
 
@@ -162,7 +170,7 @@ def test_equals_the_oracle(choice):
 )
 def test_any_sizes_equal_the_oracle(choice, n_kv_heads, group, d_head, seq):
     sizes = {"d_head": d_head}
-    if choice != "mla":
+    if choice not in LATENT:
         sizes["n_kv_heads"] = n_kv_heads
     attention = drawn(choice, 10, n_kv_heads * group, **sizes)
     assert_equals_the_oracle(
@@ -205,6 +213,8 @@ def oracle_of(choice, attention, *, n_heads, n_kv_heads=None, d_head=None):
     )
     if config["_target_"].endswith("GatedDeltaNet"):
         return oracle_of_delta(config, arrays, maps, position, n_heads, n_kv_heads)
+    if config["_target_"].endswith("SharedKeyValueAttention"):
+        return oracle_of_shared(config, arrays, maps, n_heads)
     if config["_target_"].endswith("LatentAttention"):
         function, settings = oracle.latent_attention, {"positions": position}
         norm_config, site = config["latent_norm"], ("q_norm", "kv_norm")
@@ -245,6 +255,61 @@ def oracle_of_delta(config, arrays, maps, positions, n_heads, n_kv_heads):
     )
 
 
+def oracle_of_shared(config, arrays, maps, n_heads):
+    norm = functools.partial(oracle_norm, config["latent_norm"], arrays)
+    settings = {k: config[k] for k in ("d_rope", "window", "scale")}
+    settings |= {k: maps[k] for k in ("q_down", "q_up", "kv")}
+
+    def compressor_at(place):
+        overlapping = config["compressor"]["_target_"].endswith("OverlappingCompressor")
+        return dict(
+            kv=maps[f"{place}/kv"],
+            gate=maps[f"{place}/gate"],
+            slots=arrays[f"{place}/slots"],
+            norm=norm(f"{place}/norm"),
+            rate=config["compressor"]["rate"],
+            overlapping=overlapping,
+        )
+
+    if config["compressor"] is not None:
+        settings["compressor"] = compressor_at("compressor")
+    if config["indexer"] is not None:
+        settings["indexer"] = dict(
+            q=maps["indexer/q"],
+            weigh=maps["indexer/weigh"],
+            compressor=compressor_at("indexer/compressor"),
+            n_heads=config["indexer"]["n_heads"],
+            top_k=config["indexer"]["top_k"],
+        )
+    return functools.partial(
+        shared_kv.shared_kv_attention,
+        **settings,
+        groups=arrays["output/groups/kernel"],
+        o=maps["output/o"],
+        q_norm=norm("q_norm"),
+        kv_norm=norm("kv_norm"),
+        head_norm=functools.partial(
+            norms.rmsnorm, gain=1.0, eps=config["head_norm"]["eps"]
+        ),
+        sinks=arrays["sinks"],
+        n_heads=n_heads,
+        positions=functools.partial(turned_at, base=config["positions"]["base"]),
+    )
+
+
+def turned_at(x, at, *, base):
+    """Each row at a position of its own, backwards where that is negative."""
+    rows = []
+    for row, p in zip(x, at, strict=True):
+        halves = row.reshape(2, -1).copy()
+        halves[1] *= 1 if p >= 0 else -1
+        spread = np.tile(halves.reshape(-1), (abs(p) + 1, 1))
+        turned = positions_oracle.rope(spread, base=base)[-1].reshape(2, -1)
+        turned[1] *= 1 if p >= 0 else -1
+        rows.append(turned.reshape(-1))
+    return np.array(rows).reshape(x.shape)
+
+
 def oracle_norm(config, arrays, site):
     if config["_target_"].endswith("L2Norm"):
         return lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -282,8 +347,10 @@ def test_later_tokens_and_other_sequences_are_not_seen(choice):
     found = gradient(jnp.asarray(tokens())).reshape(*SHAPE, D_MODEL)
     assert (found[0] == 0).all()
     assert (found[1, 4:] == 0).all()
-    # The fourth token is the last of three, or of its chunk of four.
-    first = 1 if node(choice).get("window") else 0
+    # The fourth token is the last of three, or of its chunk of four; entries of two
+    # tokens go back to the first.
+    is_short = node(choice).get("window") and not node(choice).get("compressor")
+    first = 1 if is_short else 0
     assert (found[1, :first] == 0).all()
     assert (jnp.abs(found[1, first:4]).max(axis=-1) > 0).all()
 
@@ -329,8 +396,9 @@ def test_scanned_looped_vmapped_and_eager_are_one_function(choice):
 
 def test_initial_values_do_not_depend_on_the_settings(choice):
     # What a settings change draws must not shift the maps that both have.
-    if choice == "mla":
-        assert isinstance(make(choice), LatentAttention)
+    if choice in LATENT:
+        made = (LatentAttention, SharedKeyValueAttention)
+        assert isinstance(make(choice), made)
         return
     plain, other = make("gqa"), make(choice)
     for name in "qkvo":

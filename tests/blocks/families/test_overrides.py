@@ -143,6 +143,11 @@ def older(node):
     given = node.pop("rope_parameters")
     if "partial_rotary_factor" in given:
         node["partial_rotary_factor"] = given.pop("partial_rotary_factor")
+    if "compress" in given:
+        theta, given = given["main"]["rope_theta"], given["compress"]
+        node["compress_rope_theta"] = given["rope_theta"]
+        given["rope_theta"] = theta
+        del given["partial_rotary_factor"]
     if "full_attention" in given:
         if node["model_type"] == "gemma3_text":
             local = given["sliding_attention"]["rope_theta"]
@@ -189,9 +194,8 @@ def test_reading_a_config_from_disk(tmp_path):
 
 def label(kinds):
     """What `layers` makes of kinds written as letters."""
-    fields = Fields({})
     make = lambda kind: {"ffn": part("ffn", kind)}  # noqa: E731
-    return layers(fields, list(kinds), make)
+    return layers(list(kinds), make)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_parts_that_change_at_a_pace_of_their_own_are_listed_one_by_one():
         "attention": part("attention", kind[0]),
         "ffn": part("ffn", kind[1]),
     }
-    lines = layers(Fields({}), [("l", "d"), ("f", "m"), ("l", "m")], make)
+    lines = layers([("l", "d"), ("f", "m"), ("l", "m")], make)
     assert lines == [
         "attention=l",
         "ffn=m",
@@ -241,9 +245,16 @@ def test_parts_that_change_at_a_pace_of_their_own_are_listed_one_by_one():
     ]
 
 
-def test_a_third_kind_of_one_part_is_refused():
-    with pytest.raises(FamilyError, match="3 kinds of ffn in its layers"):
-        label("abc")
+def test_a_third_kind_of_one_part_is_in_a_pattern_beside():
+    assert label("abacac") == [
+        "ffn=a",
+        "pattern=listed",
+        "model.pattern.ffn_in=[3,5]",
+        "+ffn@model.pattern.ffn=c",
+        "+pattern@model.pattern.beside=listed",
+        "model.pattern.beside.ffn_in=[1]",
+        "+ffn@model.pattern.beside.ffn=b",
+    ]
 
 
 def test_parts_that_are_alike_are_not_in_the_pattern():
@@ -251,7 +262,7 @@ def test_parts_that_are_alike_are_not_in_the_pattern():
         "attention": part("attention", "gqa"),
         "ffn": part("ffn", kind),
     }
-    lines = layers(Fields({}), ["a", "b"], make)
+    lines = layers(["a", "b"], make)
     assert not any("pattern.attention" in line for line in lines)
     assert "+ffn@model.pattern.ffn=b" in lines
 
@@ -285,6 +296,72 @@ def test_the_scale_of_deepseek_v3_is_the_published_one():
     lines = dict(line.split("=", 1) for line in overrides_of(Fields(node)))
     scale = float(lines["model.attention.scale"])
     assert scale * 192**0.5 == pytest.approx(1.8738, abs=1e-4)
+
+
+def published(**changes):
+    """The fields of DeepSeek-V4-Flash as its published config has them."""
+    node = {
+        "model_type": "deepseek_v4",
+        "vocab_size": 129280,
+        "hidden_size": 4096,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 64,
+        "qk_rope_head_dim": 64,
+        "compress_ratios": [0, 0, 4, 128, 4, 128, 0],  # the last of a layer left out
+        "num_hash_layers": 3,
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 16,
+            "original_max_position_embeddings": 65536,
+            "beta_fast": 32,
+            "beta_slow": 1,
+        },
+    }
+    return Fields({**node, **changes})
+
+
+def test_layers_of_deepseek_v4_as_published():
+    lines = overrides_of(published())
+    assert "attention=deepseek_v4" in lines  # of three kinds with two layers the first
+    assert "model.pattern.attention_in=[2,4]" in lines
+    assert "model.pattern.beside.attention_in=[3,5]" in lines
+    assert "model.attention.d_rope=64" in lines
+    slow = {
+        "model.pattern.attention.positions.base=160000.0",
+        "model.pattern.attention.positions.scaling.factor=16",
+        "model.pattern.attention.positions.scaling.attention_factor=1.0",
+        "model.attention.positions.base=10000.0",
+    }
+    assert slow <= set(lines)
+    kinds = ["sliding_attention"] * 2
+    kinds += ["compressed_sparse_attention", "heavily_compressed_attention"] * 2
+    assert overrides_of(published(layer_types=kinds, compress_ratios=None)) == lines
+
+
+def test_deepseek_v4_without_lists_of_layers():
+    lines = overrides_of(published(compress_ratios=None, num_hash_layers=1))
+    assert "attention=deepseek_v4_heavy" in lines
+    assert "model.pattern.attention_in=[3,5]" in lines
+    assert "model.pattern.ffn_in=[0]" in lines
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"compress_ratios": [0, 7, 4, 4, 4, 4]}, "compress_ratios: expected 6 of"),
+        ({"layer_types": ["full_attention"] * 6}, "layer_types: expected 6 of sliding"),
+        ({"mlp_layer_types": ["moe"] * 5}, "mlp_layer_types: expected 6 of hash_moe"),
+        ({"compress_rates": {"x": 4}}, "compress_rates: expected a whole number for"),
+        ({"scoring_func": "softmax"}, 'scoring_func: expected "sqrtsoftplus"'),
+        ({"num_key_value_heads": 2}, "num_key_value_heads: expected 1, got 2"),
+        ({"rope_parameters": {"main": {}}}, "rope_parameters: expected one entry for"),
+        ({"partial_rotary_factor": 0.5}, "qk_rope_head_dim: expected 256"),
+        ({"index_share": True}, "not known to have, .*: index_share"),
+    ],
+)
+def test_what_deepseek_v4_does_not_compute_is_refused(change, told):
+    with pytest.raises(FamilyError, match=told):
+        overrides_of(published(**change))
 
 
 def test_the_family_says_which_names_it_has():

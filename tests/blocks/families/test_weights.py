@@ -16,8 +16,9 @@ QUICK = ("gpt2", "gpt_oss", "deepseek_v3", "llama4")
 REST = ("deepseek_v2", "gemma3", "kimi_k2", "llama2", "llama3", "llama3_1", "mistral")
 REST += ("gemma", "gemma2", "minimind", "minimind_moe", "olmo2", "olmo3", "qwen2")
 REST += ("qwen3", "qwen3_moe", "qwen3_next", "vit", "bert", "t5_encoder")
+REST += ("deepseek_v4",)
 HUB = ("deepseek_v3", "qwen3_moe", "deepseek_v2", "kimi_k2", "minimind_moe")
-HUB += ("qwen3_next", "vit")
+HUB += ("qwen3_next", "vit", "deepseek_v4")
 
 
 def quick(families, n):
@@ -223,6 +224,10 @@ def test_files_that_are_none_are_named(checkpoint, tmp_path):
         (tensors.rows("x", 2, 5, 7), (4, 3)),
         (tensors.head_rows("x", 2, 5, 7), (4, 3 * 2)),
         (tensors.taps("x", 2, 5, 7), (4, 3)),
+        (tensors.group_rows("x", 3), (3, 4, 2)),
+        (tensors.stream_map("x", 2), (2, 3, 8)),
+        (tensors.stream_map("x", 2), (2, 3, 2)),
+        (tensors.stream_bias("x", 3), (15,)),
     ],
 )
 def test_shape_and_take_agree(entry, shape):
@@ -232,11 +237,64 @@ def test_shape_and_take_agree(entry, shape):
     assert len(np.unique(taken)) == taken.size
 
 
+@pytest.mark.parametrize("strip", [1, 100, 10**6])
+def test_strips_cover_an_array_once_in_the_order_of_its_memory(monkeypatch, strip):
+    monkeypatch.setattr(weights, "STRIP", strip)
+    whole = np.arange(4 * 5 * 6, dtype=np.int32).reshape(4, 5, 6)
+    for x in (whole, np.swapaxes(whole, 0, 2), whole[0, 0], whole[1, 2, 3]):
+        strips = [np.ravel(x[part]) for part in weights.strips(x)]
+        assert sorted(np.concatenate(strips)) == sorted(np.ravel(x))
+        firsts = [strip.min() for strip in strips]
+        assert firsts == sorted(firsts)
+        assert len(strips) == 1 if strip == 10**6 else x.nbytes < 100 or len(strips) > 1
+
+
+def test_a_changed_model_is_told_what_it_takes_and_what_not(checkpoint, tmp_path):
+    of = checkpoint("llama3")
+    found = load_file(of.file)
+    del found["model.norm.weight"], found["model.layers.2.mlp.up_proj.weight"]
+    found["model.layers.0.input_layernorm.weight"] = np.ones(1, np.float32)
+    found["model.layers.3.input_layernorm.weight"] = np.ones(32, np.float32)
+    save_file(found, tmp_path / "model.safetensors")
+    fit = weights.fit(tmp_path, of.fields, of.layout)
+    assert fit.fresh == ["final_norm/gain"]
+    up, gain = "blocks/layers/ffn/branch/up/kernel", "blocks/layers/attn/in_norm/gain"
+    assert fit.gaps == {gain: [(0,)], up: [(2,)]}
+    left = [f"model.layers.{i}.input_layernorm.weight" for i in (0, 3)]
+    assert fit.left == left
+    params, wanted = fit.read(np.float32)[0], load(of)[0]
+    assert params.keys() == wanted.keys() - {"final_norm/gain"}
+    np.testing.assert_array_equal(params[up][:2], wanted[up][:2])
+
+
 def test_heads_are_taken_apart_row_by_row():
     """Two heads of [nope 2 | value 1], latent of 2: the value rows are 2 and 5."""
     tensor = np.arange(12).reshape(6, 2)
     value = tensors.head_rows("x", 2, 3, 3).take(tensor)
     np.testing.assert_array_equal(value, tensor[[2, 5]].T)
+
+
+def test_what_streams_take_from_each_other_is_turned_around():
+    """Rows pre 0 1, post 2 3, comb 4 .. 7: comb[0, 1] is what stream 1 takes from 0."""
+    names = np.arange(8)
+    expected = [0, 1, 2, 3, 4, 6, 5, 7]
+    np.testing.assert_array_equal(tensors.stream_bias("x", 2).take(names), expected)
+    phi = tensors.stream_map("x", 2).take(np.stack([names, names + 8], axis=1))
+    np.testing.assert_array_equal(phi[:, 0], [expected, np.array(expected) + 8])
+
+
+def test_a_table_of_experts_is_exact_whatever_the_parameters_are(checkpoint):
+    of = checkpoint("deepseek_v4")
+    stored = load_file(of.file)["model.layers.0.mlp.gate.tid2eid"]
+    state = load(of, dtype=jnp.bfloat16)[1]
+    (path,) = (p for p in state if p.endswith("router/table"))
+    assert state[path].dtype == np.uint32
+    np.testing.assert_array_equal(state[path][0], stored)
+    biases = [x for p, x in state.items() if p.endswith("balance_bias")]
+    assert len(biases) == 2
+    assert all(x.dtype == np.float32 for x in biases)
+    of_file = load_file(of.file)["model.layers.1.mlp.gate.e_score_correction_bias"]
+    assert any((x[0] == of_file).all() for x in biases)
 
 
 def test_a_name_may_depend_on_the_kind_of_the_layer():

@@ -108,6 +108,10 @@ def oracle_of():
     def choices_of(node, router, x):
         params = {"kernel": np.asarray(router.kernel[...], np.float64)}
         names = ("top_k", "renormalize", "scale", "n_groups", "top_groups")
+        if node["_target_"].endswith(".HashRouter"):
+            params["table"] = np.asarray(router.table[...])
+            more = keywords(node, "score", "renormalize", "scale")
+            return oracle_moe.hash_router(x, np.arange(len(x)), **params, **more)
         if node["_target_"].endswith(".SoftmaxRouter"):
             if router.bias is not None:
                 params["bias"] = np.asarray(router.bias[...], np.float64)

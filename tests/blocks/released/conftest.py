@@ -84,7 +84,7 @@ class Released:
         """Tensors under the names of transformers -> under our paths, layers stacked."""
         table = family_of(self.fields).names(self.fields).transformers
         shapes = weights.shapes_of(self.layout)
-        uses = weights.uses_of(table, self.layout, shapes)
+        uses, _ = weights.uses_of(table, self.layout, shapes)
         found = {}
         for name, places in uses.items():
             for place in places:

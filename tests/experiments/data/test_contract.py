@@ -9,16 +9,25 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.data.dataset import IMAGES, MASKED_TEXTS, ROWS, TOKENS
 from experiments.data.shards import write_shard
 
 CONF = Path(__file__).parents[3] / "conf" / "data"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 SIZE = {"batch_size": 3, "seq_len": 8}
+KINDS = {
+    ROWS: {"x": "float32", "weights": "float32"},
+    IMAGES: {"pixels": "float32", "labels": "int32"},
+    MASKED_TEXTS: {"tokens": "int32", "labels": "int32", "segments": "int32"},
+}
 
 
 @pytest.fixture(params=NAMES)
 def node(request):
     choice = OmegaConf.load(CONF / f"{request.param}.yaml")
+    for entry in choice.pop("defaults", []):  # parts of it, as Hydra puts them there
+        ((key, name),) = entry.items()
+        choice[key.removeprefix("/data@")] = OmegaConf.load(CONF / f"{name}.yaml")
     # As part of a config: a source may follow the width of the model.
     config = OmegaConf.create({"model": {"d_model": 64}, "data": choice})
     return OmegaConf.create(OmegaConf.to_container(config, resolve=True)["data"])
@@ -49,12 +58,14 @@ def files_for(source: str, folder: Path) -> str:
 def test_the_known_sources_are_found():
     assert {"stdlib", "bytes", "markov", "gaussian"} <= set(NAMES)
     assert {"tokens", "corpus", "copy", "induction", "recall", "modular"} <= set(NAMES)
+    assert {"digits", "masked"} <= set(NAMES)
 
 
 def test_yaml_names_every_keyword_with_the_default_of_the_class(node):
     cls = hydra.utils.get_class(node.pop("_target_"))
-    assert dict(node) == cls.__init__.__kwdefaults__
-    assert dict(node) == cls.check.__kwdefaults__
+    node = {k: v for k, v in node.items() if "_target_" not in str(v)}
+    assert node == (cls.__init__.__kwdefaults__ or {})
+    assert node == (cls.check.__kwdefaults__ or {})
     assert set(cls.traced) <= set(node)
 
 
@@ -93,16 +104,17 @@ def test_equal_keys_give_other_batches_for_validation(source):
     assert not np.array_equal(train[0], validation[0])
 
 
-def test_tokens_are_int32_windows_below_the_vocabulary(source):
+def test_a_batch_is_what_the_data_say_they_hold(source):
     data = source.load()
     batch = source.batch(data.arrays, jax.random.key(0), split="train", **SIZE)
-    if data.vocab_size is None:
-        assert all(x.dtype == jnp.float32 for x in batch.values())
+    if data.holds == TOKENS:
+        assert batch.shape == (3, 9)
+        assert batch.dtype == jnp.int32
+        assert batch.min() >= 0
+        assert batch.max() < data.vocab_size
         return
-    assert batch.shape == (3, 9)
-    assert batch.dtype == jnp.int32
-    assert batch.min() >= 0
-    assert batch.max() < data.vocab_size
+    assert {k: v.dtype.name for k, v in batch.items()} == KINDS[data.holds]
+    assert (data.vocab_size is None) == (data.holds != MASKED_TEXTS)
 
 
 def test_unknown_split_is_refused(source):

@@ -1,0 +1,132 @@
+"""Router that looks at the token and not at the stream: the first layers of DeepSeek-V4."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from blocks.ffn.activations import activation_of
+from blocks.ffn.moe.router import Router, check_router
+from blocks.ffn.moe.sigmoid_router import SCORES
+from blocks.linear import Linear
+from blocks.reading import tokens_read
+from blocks.state import Running
+
+
+class HashRouter(Router):
+    """Every token has its experts, in a table that is never changed:
+
+        chosen   = table[token mod n_rows]
+        weight_e = scale * s_e / (sum of the chosen s + 1e-20)      renormalize
+        weight_e = scale * s_e                                      otherwise
+
+    s = score(logits) weighs what the table chose, and has a gradient. There is nothing
+    to balance but by another table. The model has to say which tokens it reads
+    (`blocks.reading`).
+
+    State beside that of `Router`:
+        table  [n_rows, top_k]  uint32, rows of different experts; starts at random
+
+    Source: arXiv 2106.04426; DeepSeek-V4: sqrtsoftplus, top_k 6, renormalize, scale
+    1.5, a row for each token; transformers 5.24.0 modeling_deepseek_v4.py.
+    """
+
+    traced = ("aux_coefficient",)
+    needs_tokens = True
+
+    @staticmethod
+    def check(
+        *,
+        n_rows: int = 1024,
+        score: str = "sqrtsoftplus",
+        top_k: int = 2,
+        renormalize: bool = True,
+        scale: float = 1.0,
+        aux_coefficient: float = 0.0,
+    ) -> None:
+        """Raises ValueError for values that make no router."""
+        if score not in SCORES:
+            raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
+        if n_rows < 1:
+            raise ValueError(f"n_rows must be at least 1, got {n_rows}")
+        check_router(
+            top_k=top_k,
+            n_groups=1,
+            top_groups=1,
+            scale=scale,
+            aux_coefficient=aux_coefficient,
+        )
+
+    def __init__(
+        self,
+        d_model: int,
+        n_experts: int,
+        *,
+        n_rows: int = 1024,
+        score: str = "sqrtsoftplus",
+        top_k: int = 2,
+        renormalize: bool = True,
+        scale: float = 1.0,
+        aux_coefficient: float = 0.0,
+        linear: Callable = Linear,
+        rngs: nnx.Rngs,
+    ):
+        """Args:
+        d_model: width of the tokens.
+        n_experts: experts to choose from.
+        n_rows: of the table; with as many as tokens each has a choice of its own.
+        score: sigmoid, or sqrtsoftplus, sqrt(log(1 + e^z)).
+        top_k: experts per token.
+        renormalize: the weights of a token sum to `scale`.
+        scale: factor on every weight.
+        aux_coefficient: of the balancing loss; a number or a traced scalar.
+        linear: makes the map whose kernel becomes the router's.
+        rngs: gives the keys.
+        """
+        super().__init__(
+            d_model,
+            n_experts,
+            top_k=top_k,
+            bias=False,
+            aux_coefficient=aux_coefficient,
+            linear=linear,
+            rngs=rngs,
+        )
+        self.score = score
+        self.renormalize = renormalize
+        self.scale = scale
+        drawn = jax.random.uniform(rngs.params(), (n_rows, n_experts))
+        table = jnp.argsort(drawn, axis=-1)[:, :top_k]
+        self.table = Running(table.astype(jnp.uint32))
+
+    def tokens_of(self, x: jax.Array) -> jax.Array:
+        """Which tokens the rows of `x` are, [tokens] integers.
+
+        Raises:
+            ValueError: the model does not say, or says others than these.
+        """
+        tokens = tokens_read()
+        if tokens.shape != x.shape[:1]:
+            raise ValueError(
+                f"expected the model to read {len(x)} tokens, got {len(tokens)}"
+            )
+        return tokens
+
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Weights (float32 or wider) and experts, [tokens, top_k]; see `tokens_of`."""
+        s = activation_of(self.score)(self.logits(x))
+        table = self.table[...].astype(jnp.int32)
+        chosen = table[self.tokens_of(x) % len(table)]
+        weights = jnp.take_along_axis(s, chosen, axis=-1)
+        if self.renormalize:
+            # The token may have none but experts that score next to nothing, and the
+            # square of a sum near 1e-20, for the gradient, leaves float32.
+            largest = jnp.max(weights, axis=-1, keepdims=True)
+            largest = jax.lax.stop_gradient(jnp.maximum(largest, 1e-18))
+            weights = weights / largest
+            total = jnp.sum(weights, -1, keepdims=True)
+            weights = weights / (total + 1e-20 / largest)
+        p = s / (jnp.sum(s, -1, keepdims=True) + 1e-20)
+        weights, _ = self.balance(self.scale * weights, chosen, p)
+        return weights, chosen
