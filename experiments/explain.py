@@ -20,6 +20,7 @@ from yaml import MarkedYAMLError
 from experiments.config import SEVERAL
 from experiments.errors import RunFailed, UserError, nearest, other_name
 from experiments.known import Known, Place
+from experiments.parts import FROM_FILES
 
 # A plain ValueError of Hydra's.
 NOT_A_NAME = "Config group override must be"
@@ -236,7 +237,8 @@ def _no_such_key(key: str, overrides: Sequence[str], place: Place) -> str:
     if other is None and isinstance(part, DictConfig) and "_target_" in part:
         own = [k for k in part if not k.startswith("_")]
         made = part["_target_"].rsplit(".", 1)[-1]
-        hint = nearest(last, own) or _where_it_is(known.owners(key))
+        near = [*own, *FROM_FILES] if parent == "model" else own
+        hint = nearest(last, near) or _where_it_is(known.owners(key))
         listed = ", ".join(own) or "none"
         return f"{key}: {made} has no such keyword{hint} (it has {listed})"
     if other is not None:

@@ -20,6 +20,8 @@ from typing import Any
 from experiments.errors import ConfigError, nearest, other_name
 
 TRACED = "<traced>"
+# Keys of the command line that make a model: `experiments.released` replaces them.
+FROM_FILES = ("from_config", "from_checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Part:
         for key in given:
             if key not in parameters:
                 known = other_name(f"{path}.{key}")
-                hint = f"; did you mean {known}?" if known else nearest(key, parameters)
+                near = [*parameters, *FROM_FILES] if path == "model" else parameters
+                hint = f"; did you mean {known}?" if known else nearest(key, near)
                 raise ConfigError(
                     f"{path}.{key}: {made.__name__} has no such keyword{hint} "
                     f"(it has {', '.join(parameters) or 'none'})"

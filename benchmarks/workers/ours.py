@@ -23,10 +23,10 @@ from experiments import api
 from experiments.environment import set_up
 from experiments.execution import Executables
 from experiments.group import plan
+from experiments.lockstep import METRICS
 from experiments.members import stack_inputs
 from experiments.probes import probe_rows
 from experiments.program import CHUNK
-from experiments.tasks.train import METRICS
 
 
 def build(

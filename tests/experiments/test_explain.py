@@ -69,6 +69,7 @@ from tests.launching import ROOT
             "model.attn_norm.n_groups: nothing is chosen there; "
             "norm@model.attn_norm=groupnorm has it",
         ),
+        ("model.from_chekpoint=x", "no such keyword; did you mean from_checkpoint?"),
         ("name=${nope}", "Interpolation key 'nope' not found"),
         ("+model.depth=4", "model.depth: LanguageModel has no such keyword; did you"),
         ("norm=[rmsnorm,derf]", "norm: expected one choice, got [rmsnorm,derf]"),
