@@ -181,8 +181,12 @@ def strips(source: np.ndarray) -> Iterator[tuple[slice, ...]]:
 
 
 def stored_dtype(files: "Files") -> np.dtype:
-    """The narrowest type that loses nothing: bfloat16 where all is that, else float32."""
+    """The narrowest type that loses nothing: bfloat16 where all is that, else float32.
+
+    Integers are no parameters, or are packed numbers that bfloat16 holds exactly (mxfp4).
+    """
     kinds = {files.dtype(name) for name in files.names}
+    kinds = {kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)}
     bfloat16 = np.dtype(jnp.bfloat16)
     return bfloat16 if kinds == {bfloat16} else np.dtype(np.float32)
 

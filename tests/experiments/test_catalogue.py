@@ -25,7 +25,8 @@ SIZES = Sizes(
     d_model=512, n_heads=8, d_ff=2048, n_layers=12, seq_len=1024, vocab_size=256
 )
 # What needs something of the user's own.
-NOT_ALONE = {"data=bytes", "data=corpus", "data=tokens", "task=tokenize"}
+NOT_ALONE = {"data=bytes", "data=corpus", "data=tokens"}
+NOT_ALONE |= {"task=tokenize", "task=generate"}
 # Groups of which some choices name no class.
 WITHOUT_CODE = ("experiment", "positions")
 

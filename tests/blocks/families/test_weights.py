@@ -1,6 +1,7 @@
 """Reading checkpoints, refusing those that do not fit, and writing them again."""
 
 import json
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -302,3 +303,18 @@ def test_a_name_may_depend_on_the_kind_of_the_layer():
     entry = tensors.PerLayer(("a", "b", "a"), entries)
     assert [entry.at(i).name for i in range(3)] == ["x.{i}", "y.{i}", "x.{i}"]
     assert entries["a"].at(None) is entries["a"]
+
+
+@pytest.mark.parametrize(
+    "kinds, expected",
+    [
+        ((jnp.bfloat16,), jnp.bfloat16),
+        ((jnp.bfloat16, np.float32), np.float32),
+        ((np.float16,), np.float32),  # of which bfloat16 would lose three bits
+        ((jnp.bfloat16, np.uint8), jnp.bfloat16),  # packed experts of gpt-oss
+        ((jnp.bfloat16, np.int64), jnp.bfloat16),  # a table of experts by token
+    ],
+)
+def test_the_type_that_loses_nothing_is_that_of_the_floats(kinds, expected):
+    files = types.SimpleNamespace(names=kinds, dtype=np.dtype)
+    assert weights.stored_dtype(files) == np.dtype(expected)

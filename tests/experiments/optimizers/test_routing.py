@@ -17,7 +17,7 @@ GROUPS = ("attention", "ffn", "norm", "residual", "placement")
 
 # Every kind of parameter that these choices make, so that a new one is looked at once.
 ROLES_MET = {"matrix", "embedding", "head", "gain", "bias", "alpha", "shift", "scale"}
-ROLES_MET |= {"mixing", "router", "sink"}
+ROLES_MET |= {"mixing", "router", "sink", "position"}
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def choices_of(group: str) -> list[str]:
 def is_hidden_kernel(path: str, shape: tuple[int, ...]) -> bool:
     """By place, name and shape alone: roles and `n_stacked` have no say in it."""
     *parents, name = path.split("/")
-    copies = ("blocks" in parents) + ("experts" in parents)
+    copies = sum(stacked in parents for stacked in ("blocks", "experts", "groups"))
     own = shape[copies:]
     return (
         "blocks" in parents
@@ -74,7 +74,7 @@ def test_muon_takes_hidden_kernels_and_nothing_else_in_every_model(model):
     check_routing(specs_of("model", model), f"model={model}")
 
 
-def test_the_choices_meet_every_role_but_learned_positions():
+def test_the_choices_meet_every_role():
     specs = [specs_of(g, c).values() for g in GROUPS for c in choices_of(g)]
     assert {spec.role for some in specs for spec in some} == ROLES_MET
 
