@@ -158,6 +158,7 @@ class Executables:
         self.compilations = 0
         self.compile_seconds = 0.0
         self._compiled: dict[tuple[str, int], Any] = {}
+        self._memory: dict[tuple[str, int], Any] = {}  # what XLA plans for each
         self._lock = threading.Lock()
         self._locks: dict[tuple[str, int], threading.Lock] = {}
         # Those of the state cost a trace, which every run would pay.
@@ -348,7 +349,10 @@ class Executables:
         data = sum(x.nbytes for x in self.program.dataset.arrays.values())
         needs = []
         for name in names:
-            plan = self.compile(name, n_members).memory_analysis()
+            plan = self._memory.get((name, n_members))
+            if plan is None:  # asked of XLA once: the answer takes half a short run
+                plan = self.compile(name, n_members).memory_analysis()
+                self._memory[name, n_members] = plan
             needs.append(
                 plan.argument_size_in_bytes
                 + plan.output_size_in_bytes
