@@ -131,7 +131,7 @@ def lift(fn: Callable, layout: str, per_member: tuple[bool, ...]) -> Callable:
 # which of them is donated. The names are the ones of `Executables.abstract`.
 _MEMBER = ("state", "params", "rest", "seeds", "values", "steps")
 _TRAINING = ("train_steps", "probed_steps")  # give a state and rows
-_FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+FUNCTIONS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "init": (("seeds", "values", "steps"), ()),
     "begin": (("params", "rest", "values", "steps"), ()),
     "train_steps": (("state", "seeds", "values", "steps", "count", "data"), (0,)),
@@ -188,7 +188,7 @@ class Executables:
         if self.blocks is not None:
             args = self._with_blocks(name, args)
         with jax.enable_x64(self.program.signature.x64):
-            results = executable(*self.placed(_FUNCTIONS[name][0], args))
+            results = executable(*self.placed(FUNCTIONS[name][0], args))
         # Rows may lie on devices of other processes too; they come back whole.
         if not distributed.is_shared() or name == "init":
             return results
@@ -201,7 +201,7 @@ class Executables:
 
         Members that share a call stand at one step, and end at one.
         """
-        names, _ = _FUNCTIONS[name]
+        names, _ = FUNCTIONS[name]
         if names[-1] not in STREAMS:
             return args
         given = dict(zip(names, args, strict=True))
@@ -277,7 +277,7 @@ class Executables:
         with lock:
             if key not in self._compiled:
                 started = time.perf_counter()
-                arguments, donated = _FUNCTIONS[name]
+                arguments, donated = FUNCTIONS[name]
                 fn = getattr(self.program, name)
                 results = self._results(name, n_members)
                 lowered = self.lower(fn, arguments, n_members, donated, results)
@@ -358,7 +358,7 @@ class Executables:
                 + plan.output_size_in_bytes
                 - plan.alias_size_in_bytes
                 + plan.temp_size_in_bytes
-                - (data if _FUNCTIONS[name][0][-1] in STREAMS else 0)
+                - (data if FUNCTIONS[name][0][-1] in STREAMS else 0)
             )
         shares_memory = jax.default_backend() == "cpu"
         return max(needs) * (self.layout.mesh.n_devices if shares_memory else 1)
@@ -392,7 +392,7 @@ def _members(n: int | None) -> tuple[int, ...]:
 
 
 def _state_shapes(program: Program, n: int | None):
-    arguments = [_ABSTRACT[a](program, None) for a in _FUNCTIONS["init"][0]]
+    arguments = [_ABSTRACT[a](program, None) for a in FUNCTIONS["init"][0]]
     state = jax.eval_shape(program.init, *arguments)
     if n is None:
         return state

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 
 from experiments.errors import ConfigError
-from experiments.execution import _FUNCTIONS, Executables, MemberLayout, lift
+from experiments.execution import FUNCTIONS, Executables, MemberLayout, lift
 from experiments.program import Program
 
 PLATFORMS = ("cuda", "tpu")
@@ -32,7 +32,7 @@ def lowered(
     """
     layout = MemberLayout("vmap", n_workers=1)
     executables = Executables(program, layout)
-    arguments, _ = _FUNCTIONS[name]
+    arguments, _ = FUNCTIONS[name]
     per_member = executables.per_member(arguments)
     fn = lift(getattr(program, name), layout.name, per_member)
     found = {}

@@ -31,9 +31,9 @@ def depth_figure(
     """Every network faint, the geometric mean over seeds with its 95 % t interval, the
     fitted law (solid; a power law with its exponent, an exponential with its rate per
     block where that fits better), and the theory at the measured s0^2 and v (dashed;
-    last layer only). Grey: slopes 0, -1/2 and -1. Arrows: see
-    `window.window_of`. With nine variants or more the single
-    networks and the theory are left out and the legend stands at the side.
+    last layer only). Grey: slopes 0, -1/2 and -1. Arrows: see `window.window_of`. With
+    nine variants or more the single networks and the theory are left out and the legend
+    stands at the side.
 
     Args:
         runs, probes: frames of one depth family.

@@ -40,7 +40,7 @@ from experiments.compatibility.message import refusal
 from experiments.compatibility.rules import fact, refusals
 from experiments.config import Config
 from experiments.errors import UserError
-from experiments.execution import _FUNCTIONS, Executables, choose_layout
+from experiments.execution import FUNCTIONS, Executables, choose_layout
 from experiments.group import load_dataset, signature_of
 from experiments.parts import Part
 from experiments.program import Program
@@ -69,7 +69,7 @@ def program(config):
 def trace(row):
     """Traces the training step of a row; its state must come back as it went in."""
     made = program(config(row))
-    names, _ = _FUNCTIONS["train_steps"]
+    names, _ = FUNCTIONS["train_steps"]
     with jax.enable_x64(made.signature.x64):
         shapes = Executables(made, choose_layout("auto", None)).abstract(None, names)
         after, rows = jax.eval_shape(made.train_steps, *shapes)
