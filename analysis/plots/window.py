@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from analysis.plots import style
 
 # A variant is left out of an axis if it lies this many times as far off, in logarithms,
-# as the one before it, and by a factor beyond what anybody reads differences in.
+# as the nearer half of the variants, and by a factor beyond what anybody reads
+# differences in.
 TIMES, FACTOR = 3.0, 1e4
 MARGIN = 0.08  # of the axis, above and below
 
@@ -55,8 +56,9 @@ def window_of(values: Mapping[str, Iterable[float]]) -> Window:
     """The range of all variants but those that would hide the differences of the rest.
 
     A variant reaches as far as its farthest value is from the median of the variants'
-    medians, in logarithms. Sorted by reach, the first in the upper half that reaches
-    TIMES as far as the one before and beyond FACTOR is left out with all behind it.
+    medians, in logarithms. Left out are those that reach beyond FACTOR and more than
+    TIMES as far as the nearer half of them. (Not as far as the next one: variants that
+    explode at different rates would keep each other in.)
 
     Args:
         values: positive numbers of each variant; others are passed over.
@@ -76,18 +78,16 @@ def window_of(values: Mapping[str, Iterable[float]]) -> Window:
     farthest = {
         name: float(of[np.argmax(np.abs(of - centre))]) for name, of in logs.items()
     }
-    order = sorted(logs, key=lambda name: abs(farthest[name] - centre))
-    reach = [abs(farthest[name] - centre) for name in order]
-    end = len(order)
-    for k in range(max(1, math.ceil(end / 2)), end):
-        if reach[k] > max(TIMES * reach[k - 1], math.log(FACTOR)):
-            end = k
-            break
-    inside = np.concatenate([logs[name] for name in order[:end]])
+    reach = {name: abs(farthest[name] - centre) for name in logs}
+    order = sorted(logs, key=reach.__getitem__)
+    usual = reach[order[math.ceil(len(order) / 2) - 1]]
+    limit = max(TIMES * usual, math.log(FACTOR))
+    kept = [name for name in order if reach[name] <= limit]
+    inside = np.concatenate([logs[name] for name in kept])
     return Window(
         math.exp(inside.min()),
         math.exp(inside.max()),
-        {name: math.exp(min(farthest[name], 700.0)) for name in order[end:]},
+        {name: math.exp(min(farthest[name], 700.0)) for name in order[len(kept) :]},
     )
 
 

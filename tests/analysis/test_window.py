@@ -35,6 +35,14 @@ def test_so_is_a_vanishing_one():
     assert window.extend == "both"
 
 
+def test_those_that_explode_at_different_rates_do_not_keep_each_other_in():
+    """Ten networks within two decades, and three whose gradients reach 1e3, 1e5, 1e6."""
+    usual = {str(k): [10 ** (-k / 5), 1.0] for k in range(10)}
+    window = window_of({**usual, "none": [1.0, 1e3], "out": [1, 1e5], "sub": [1, 1e6]})
+    assert set(window.beyond) == {"out", "sub"}
+    assert window.high == pytest.approx(1e3)
+
+
 def test_far_apart_but_evenly_is_no_explosion():
     """Every variant three decades from the next: all of them are the picture."""
     assert not window_of({str(k): [10.0 ** (3 * k)] for k in range(6)}).is_cut
