@@ -7,7 +7,7 @@ import polars as pl
 
 from analysis.provenance import Origin, labels_apart
 from analysis.read_run import RawRun
-from analysis.variants import RunFacts, family_of, flatten, variant_labels
+from analysis.variants import RunFacts, family_of, flatten, named_variants
 
 # Columns that exist whatever was found, so that a notebook may rely on them.
 RUN_COLUMNS = {
@@ -16,6 +16,7 @@ RUN_COLUMNS = {
     "name": pl.String,
     "family": pl.String,
     "variant": pl.String,
+    "usual": pl.String,
     "state": pl.String,
     "step": pl.Int64,
     "steps": pl.Int64,
@@ -65,9 +66,10 @@ def runs_frame(raws: Sequence[RawRun]) -> pl.DataFrame:
     records = [_record(raw, own) for raw, own in zip(raws, leaves, strict=True)]
     facts = [_facts(raw, own) for raw, own in zip(raws, leaves, strict=True)]
     origins = [_origin(*run) for run in zip(facts, records, strict=True)]
-    labels = labels_apart(variant_labels(facts), origins)
-    for record, fact, label in zip(records, facts, labels, strict=True):
-        record |= {"family": fact.family, "variant": label}
+    labels, usual = zip(*named_variants(facts), strict=True) if facts else ((), ())
+    labels = labels_apart(labels, origins)
+    for record, fact, label, left in zip(records, facts, labels, usual, strict=True):
+        record |= {"family": fact.family, "variant": label, "usual": left or None}
     return _frame(records, RUN_COLUMNS)
 
 

@@ -23,9 +23,10 @@ class Runs:
         directory: the folder that was read.
         runs: one row per run: `run_id`, `path`, `family` (`train/LanguageModel`),
             `variant` (short label of what distinguishes it, other than the seed and,
-            for depth laws, the depth), `state` (`unknown` without a status), `step`,
-            `steps`, `seed`, `n_layers`, `diverged_step`, `error` (one line),
-            `problems` (what could not be read), `seconds`, `data_fingerprint`, ...;
+            for depth laws, the depth), `usual` (what labels leave out, as most
+            variants have it; null with few variants), `state` (`unknown` without a
+            status), `step`, `steps`, `seed`, `n_layers`, `diverged_step`, `error` (one
+            line), `problems` (what could not be read), `seconds`, `data_fingerprint`, ...;
             `reference.<name>` [nats/token], `choice.<group>` and `config.<dotted>`.
         metrics: one row per run and logged step; losses in nats per token. A value
             that was not finite is null.

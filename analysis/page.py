@@ -18,6 +18,7 @@ from analysis.wording import (
     ratio_text,
     state_text,
     states_line,
+    usual_text,
     verdict_line,
 )
 
@@ -111,6 +112,8 @@ def _few(summary: dict, limit: int = 10) -> list[dict]:
 def _family(family: dict) -> list[str]:
     is_depth = is_depth_family(family["family"])
     parts = [_runs(family["variants"], is_depth)]
+    if family["usual"]:
+        parts.append(f"<p>{escape(usual_text(family))}</p>")
     if family["losses"]:
         parts += ["<h3>Where training ended</h3>", _losses(family)]
     if family["accuracies"]:

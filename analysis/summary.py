@@ -81,6 +81,7 @@ def _family(family: str, table: Runs) -> dict:
     is_depth = is_depth_family(family)
     return {
         "family": family,
+        "usual": runs["usual"][0],
         "variants": [_variant(v, runs.filter(variant=v)) for v in variants],
         "losses": []
         if is_depth

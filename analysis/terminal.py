@@ -17,6 +17,7 @@ from analysis.wording import (
     measured_text,
     state_text,
     states_line,
+    usual_text,
     verdict_line,
 )
 
@@ -97,6 +98,8 @@ def _show_family(family: dict, console: Console) -> None:
             cells.append(_theory_text(theory))
         table.add_row(*cells)
     console.print(table)
+    if family["usual"]:
+        console.print(usual_text(family), highlight=False, markup=False)
     for variant in family["variants"]:
         for line in incidents(variant, with_depth=bool(laws), limit=3):
             line = f"{variant['variant']}: {line}"

@@ -1,6 +1,7 @@
 """Short names for what distinguishes the runs of a folder, other than the seed."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ SEPARATOR = " · "
 # They take no step: what they measure is of one model as it is.
 DEPTH_TASKS = ("depth", "inspect", "propagate", "updatesize")
 FINGERPRINT = "data.fingerprint"
+# From so many variants on a label leaves out what most of them have in common.
+MANY = 9
 
 
 @dataclass(frozen=True)
@@ -67,18 +70,27 @@ def variant_labels(runs: Sequence[RunFacts]) -> list[str]:
     site `ffn_norm=derf`) and the config scalars that vary among runs with equal
     choices (`learning_rate=0.001`, the whole path where the last part is ambiguous).
     The seed never counts; in a depth family neither does the depth, nor a value that
-    is settled by it. A data fingerprint counts unless the seed settles it.
+    is settled by it. A data fingerprint counts unless the seed settles it. Among MANY
+    variants what more than half of them have is left out.
     """
-    labels = [""] * len(runs)
+    return [label for label, _ in named_variants(runs)]
+
+
+def named_variants(runs: Sequence[RunFacts]) -> list[tuple[str, str]]:
+    """The label of each run, and what the labels of its family leave out:
+    `residual=add, norm=derf`, or nothing."""
+    named = [("", "")] * len(runs)
     for family in dict.fromkeys(run.family for run in runs):
         members = [i for i, run in enumerate(runs) if run.family == family]
-        named = _label_family([runs[i] for i in members], is_depth_family(family))
-        for i, label in zip(members, named, strict=True):
-            labels[i] = label
-    return labels
+        own = [runs[i] for i in members]
+        labels, usual = _label_family(own, is_depth_family(family))
+        for i, label in zip(members, labels, strict=True):
+            named[i] = (label, usual)
+    return named
 
 
-def _label_family(runs: list[RunFacts], is_depth: bool) -> list[str]:
+def _label_family(runs: list[RunFacts], is_depth: bool) -> tuple[list[str], str]:
+    """The labels, and what they leave out."""
     choices = _complete_choices([_own_choices(run) for run in runs], runs, is_depth)
     groups = [
         group
@@ -98,20 +110,48 @@ def _label_family(runs: list[RunFacts], is_depth: bool) -> list[str]:
     names = _leaf_names(varying)
 
     if not groups and not varying:
-        return [_only_label(choices[0])] * len(runs)
+        return [_only_label(choices[0])] * len(runs), ""
 
-    keys, labels, spelled = [], [], []
-    for chosen, own in zip(choices, leaves, strict=True):
-        named = {g: chosen[g] for g in groups if chosen.get(g)}
-        scalars = {path: own[path] for path in varying if path in own}
-        keys.append((*named.items(), *scalars.items()))
-        short = [_choice_text(g, value) for g, value in named.items()]
-        short += [f"{names[p]}={_leaf_text(p, v)}" for p, v in scalars.items()]
-        labels.append(SEPARATOR.join(short) or "base")
-        long = [f"{key}={_text(value)}" for key, value in (named | scalars).items()]
-        spelled.append(SEPARATOR.join(long) or "base")
+    keys = [
+        tuple((g, chosen[g]) for g in groups if chosen.get(g))
+        + tuple((path, own[path]) for path in varying if path in own)
+        for chosen, own in zip(choices, leaves, strict=True)
+    ]
+    usual = _usual(set(keys))
+
+    def text(key: str, value) -> str:
+        if key in names:
+            return f"{names[key]}={_leaf_text(key, value)}"
+        return _choice_text(key, value)
+
+    def joined(items: tuple) -> str:
+        own = [text(*item) for item in items if item not in usual]
+        return SEPARATOR.join(own or [text(*item) for item in items]) or "base"
+
+    def spelled(items) -> list[str]:
+        return [f"{key}={_text(value)}" for key, value in items]
+
+    labels = {items: joined(items) for items in dict.fromkeys(keys)}
     # `none` may be the name of a choice in two groups, `Norm` a class in two modules.
-    return labels if len(set(labels)) == len(set(keys)) else spelled
+    if len(set(labels.values())) < len(labels):
+        return [SEPARATOR.join(spelled(items)) or "base" for items in keys], ""
+    return [labels[items] for items in keys], ", ".join(spelled(usual))
+
+
+def _usual(variants: set[tuple]) -> list[tuple]:
+    """The (key, value) that more than half of many variants have, as far as these are
+    told apart without them."""
+    if len(variants) < MANY:
+        return []
+    shares = Counter(item for items in variants for item in items)
+    usual = []
+    for item, n in shares.items():
+        rest = {
+            tuple(i for i in items if i not in (*usual, item)) for items in variants
+        }
+        if 2 * n > len(variants) and len(rest) == len(variants):
+            usual.append(item)
+    return usual
 
 
 def _own_choices(run: RunFacts) -> dict:

@@ -12,6 +12,11 @@ def states_line(summary: dict) -> str:
     return f"{count(summary['n_runs'], 'run')}: {states}."
 
 
+def usual_text(family: dict) -> str:
+    """What the labels of a family's variants leave out."""
+    return f"Where a label does not say otherwise: {family['usual']}."
+
+
 def verdict_line(outcome: dict) -> str:
     """The verdict with its reason, if it has one: `too few seeds: about 21 needed`."""
     if outcome["reason"]:

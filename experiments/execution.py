@@ -392,8 +392,9 @@ def _members(n: int | None) -> tuple[int, ...]:
 
 
 def _state_shapes(program: Program, n: int | None):
-    arguments = [_ABSTRACT[a](program, None) for a in FUNCTIONS["init"][0]]
-    state = jax.eval_shape(program.init, *arguments)
+    # Of the parameters' shapes, which are known: `init` would build the model again.
+    arguments = [_ABSTRACT[a](program, None) for a in FUNCTIONS["begin"][0]]
+    state = jax.eval_shape(program.begin, *arguments)
     if n is None:
         return state
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((n, *x.shape), x.dtype), state)

@@ -1,5 +1,6 @@
 """Between Hydra's idea of a job and ours: what launch.py and the plugins call."""
 
+import gc
 from collections.abc import Sequence
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +16,10 @@ from experiments.explain import explained, one_line, tracebacks_wanted
 from experiments.group import plan
 from experiments.members import Member
 from experiments.released import as_typed
+
+# All that a run needs has been imported: it is never garbage (see launch.py).
+gc.freeze()
+gc.enable()
 
 
 def run_one(cfg: DictConfig) -> float | None:

@@ -307,6 +307,9 @@ class Program:
             rows = {k: rows[k].at[i].set(row[k].astype(rows[k].dtype)) for k in row}
             return state, rows
 
+        # Traced once, for the shapes of the rows and for the loop; inlined, it leaves
+        # no call behind.
+        step = jax.jit(step, inline=True)
         _, row = jax.eval_shape(step, state)
         rows = {
             k: jnp.full((CHUNK, *x.shape), jnp.nan, self.dtype) for k, x in row.items()

@@ -1,6 +1,12 @@
 import pytest
 
-from analysis.variants import RunFacts, family_of, flatten, variant_labels
+from analysis.variants import (
+    RunFacts,
+    family_of,
+    flatten,
+    named_variants,
+    variant_labels,
+)
 
 
 def run(norm="derf", placement="pre", seed=0, n_layers=4, family="train/M", **more):
@@ -189,3 +195,42 @@ def test_flatten_keeps_scalars_and_writes_lists_as_json():
         "e": '[1, {"f": 2}]',
         "g": "x",
     }
+
+
+def test_many_variants_leave_out_what_most_of_them_have():
+    """Nine placements under one norm, and one of them under another: the labels name
+    the placement, and the norm where it is not the usual one."""
+    names = [f"place{i}" for i in range(9)]
+    runs = [run("derf", p) for p in names] + [run("rms", "place3")]
+    named = named_variants(runs)
+    assert [label for label, _ in named] == [*names, "rms · place3"]
+    assert {usual for _, usual in named} == {"norm=derf"}
+
+
+def test_few_variants_are_named_in_full():
+    runs = [run("derf", f"place{i}") for i in range(7)] + [run("rms", "place3")]
+    named = named_variants(runs)
+    assert named[0] == ("derf · place0", "")
+
+
+def test_nothing_is_left_out_that_tells_variants_apart():
+    """Most have a feed-forward norm of their own, the same; some have none."""
+    site = "norm@model.ffn_norm"
+    runs = [
+        run(p, choices={site: chosen})
+        for p in "abcde"
+        for chosen in (("derf", None) if p != "e" else ("derf",))
+    ]
+    named = named_variants(runs)
+    assert named[0][0] == "a · ffn_norm=derf"
+    assert named[1] == ("a", "")
+
+
+def test_a_variant_of_usual_parts_alone_keeps_its_label():
+    many = [run(f"norm{i}", "post") for i in range(8)]
+    runs = [run("derf", f"place{i}") for i in range(8)] + many
+    named = named_variants([*runs, run("derf", "post")])
+    assert named[0][0] == "place0"
+    assert named[8][0] == "norm0"
+    assert named[-1][0] == "derf · post"
+    assert len({label for label, _ in named}) == len(named)
