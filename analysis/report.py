@@ -155,8 +155,9 @@ def _stream_figures(runs, probes, recorded: set[str]) -> dict[str, Figure]:
     figures = {}
     if RATIO in recorded:
         with contextlib.suppress(ValueError):  # a branch of zeros has no logarithm
-            head = "Branch over stream (RMS)"
-            figures[RATIO] = profile_figure(runs, probes, RATIO, head)
+            head = "Branches beside the stream they meet"
+            y = "RMS of the branch / RMS of the stream"
+            figures[RATIO] = profile_figure(runs, probes, RATIO, head, y)
     if REMOVAL in recorded:
         figures["removal"] = removal_figure(runs, probes)
     if COSINE in recorded:

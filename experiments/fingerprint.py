@@ -52,7 +52,7 @@ def _fingerprint(path: pathlib.Path, stamps: tuple) -> str:
 
 def _add_tensors(digest, path: pathlib.Path) -> None:
     # Every start of a launch reads a config; few need the library for tensors.
-    from blocks.families.weights import Files
+    from blocks.families.files import Files
 
     files = Files(path)
     for name in sorted(files.names):

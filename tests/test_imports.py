@@ -94,7 +94,7 @@ def test_blocks_import_jax_flax_numpy_and_blocks(path):
         assert all(name.startswith("blocks.oracle") for name in ours)
     else:
         allowed = {"jax", "flax", "numpy", "blocks"}
-        if path == "blocks/families/weights.py":
+        if path in ("blocks/families/files.py", "blocks/families/weights.py"):
             allowed |= {"safetensors"}
         assert outside <= allowed
         assert not any(n.startswith("blocks.oracle") for n in dotted(read(path)))

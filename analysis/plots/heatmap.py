@@ -85,7 +85,7 @@ def heatmap_figure(
     )
     bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02, extend=window.extend)
     bar.set_label(r"$\Vert\partial\,$loss$/\partial W\Vert_F$", fontsize=9)
-    bar.ax.tick_params(labelsize=7)
+    bar.ax.tick_params(which="both", labelsize=7)
     text = "Geometric mean over seeds; block 1 is next to the input, on top."
     if n_variants > len(shown):
         text += (

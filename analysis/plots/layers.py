@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from analysis.plots import style
+from analysis.plots.strands import note, strands
 from analysis.plots.window import Window, say_beyond, window_of
 from analysis.stats import geometric_interval
 from analysis.text import count
@@ -65,7 +66,8 @@ def draw_layers(
     """Draws geometric means over seeds with 95 % t bands against the block.
 
     An entry of an axis with more than one site per block stands at a fraction of it:
-    the second of two sub-layers of block 3 at 3, the first at 2.5.
+    the second of two sub-layers of block 3 at 3, the first at 2.5. Each sub-layer has a
+    line of its own.
 
     Returns:
         The number of seeds behind each line.
@@ -76,29 +78,30 @@ def draw_layers(
         values = transform(np.asarray(lists, float))
         look, n_sites = looks[variant], values.shape[1]
         x = np.arange(1, n_sites + 1) * depth / n_sites
-        means = [geometric_interval(column) for column in values.T]
-        axes.plot(
-            x,
-            [m.mean for m in means],
-            color=look.colour,
-            ls=look.dashes,
-            lw=widths[depth],
-            marker=look.marker,
-            ms=4.5,
-            mec="white",
-            mew=0.5,
-            # A marker on each of 384 blocks would be a bar.
-            markevery=max(1, n_sites // 8),
-        )
-        if len(lists) >= style.BAND_SEEDS:
-            axes.fill_between(
-                x,
-                [m.low for m in means],
-                [m.high for m in means],
+        for strand in strands(n_sites, depth):
+            places = x[strand.sites]
+            means = [geometric_interval(column) for column in values.T[strand.sites]]
+            axes.plot(
+                places,
+                [m.mean for m in means],
                 color=look.colour,
-                alpha=0.13,
-                lw=0,
+                ls=look.dashes,
+                lw=widths[depth],
+                marker=look.marker,
+                ms=4.5,
+                # A marker on each of 384 blocks would be a bar.
+                markevery=max(1, len(places) // 8),
+                **strand.marks(look),
             )
+            if len(lists) >= style.BAND_SEEDS:
+                axes.fill_between(
+                    places,
+                    [m.low for m in means],
+                    [m.high for m in means],
+                    color=look.colour,
+                    alpha=0.13,
+                    lw=0,
+                )
         sizes.append(len(lists))
     return sizes
 
@@ -125,12 +128,14 @@ def draw_panels(
     for variant, depth, lists in _lines(rows, looks, depth_widths(rows)):
         values = transform(np.asarray(lists, float))
         x = np.arange(1, values.shape[1] + 1) * depth / values.shape[1]
-        backdrop[variant] = (x, np.exp(np.log(values).mean(axis=0)))
-    window = window_of({variant: line for variant, (_, line) in backdrop.items()})
+        line = np.exp(np.log(values).mean(axis=0))
+        backdrop[variant] = (x, line, strands(len(line), depth))
+    window = window_of({variant: line for variant, (_, line, _) in backdrop.items()})
     sizes = []
     for axes, variant in zip(panels.flat, shown, strict=False):
-        for x, line in backdrop.values():
-            axes.plot(x, line, color=style.GRID, lw=0.8, zorder=0)
+        for x, line, parts in backdrop.values():
+            for own in (part.sites for part in parts):
+                axes.plot(x[own], line[own], color=style.GRID, lw=0.8, zorder=0)
         own = {variant: looks[variant]}
         sizes += draw_layers(axes, rows.filter(variant=variant), own, transform)
         finish(axes, rows)
@@ -182,8 +187,8 @@ def panels_figure(
     deepest = rows["n_layers"].max()
     style.caption(
         figure,
-        f"{caption_text(sizes)} Networks of {deepest} blocks; grey: the other variants. "
-        "Block 1 is next to the input." + window.note("axis"),
+        f"{caption_text(rows, sizes)} Networks of {deepest} blocks; grey: the other "
+        "variants. Block 1 is next to the input." + window.note("axis"),
     )
     return figure
 
@@ -255,11 +260,12 @@ def finish(axes: Axes, rows: pl.DataFrame) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def caption_text(sizes: list[int]) -> str:
+def caption_text(rows: pl.DataFrame, sizes: list[int]) -> str:
     """What lines and bands are, and over how many seeds."""
     low, high = min(sizes), max(sizes)
     seeds = count(high, "seed") if low == high else f"{low} to {high} seeds"
     return (
         f"Geometric mean over seeds, {seeds} per line; band: 95 % Student-t interval "
         f"(from {style.BAND_SEEDS} seeds). Runs that failed are left out."
+        + note(len(rows["values"][0]), rows["n_layers"][0])
     )

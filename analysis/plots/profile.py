@@ -11,6 +11,7 @@ def profile_figure(
     probes: pl.DataFrame,
     quantity: str = "grad_norm/ffn/up/kernel",
     title: str = "",
+    y: str = "",
 ) -> Figure:
     """||dloss/dW||_F of every block, or another quantity of a block: geometric mean over
     seeds with a 95 % t band, one line per variant and (at most three) depths. Runs that
@@ -20,6 +21,7 @@ def profile_figure(
     Args:
         runs, probes: frames of one family.
         quantity: a probe with a value per layer.
+        title, y: instead of its name.
 
     Raises:
         ValueError: no run recorded `quantity`.
@@ -30,7 +32,7 @@ def profile_figure(
     name = quantity.removeprefix("grad_norm/")
     is_gradient = name != quantity
     head = title or f"{'Gradient of ' if is_gradient else ''}{name} over the blocks"
-    norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if is_gradient else name
+    norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$" if is_gradient else y or name
     if rows["variant"].n_unique() >= style.MANY:
         part = rows.filter(pl.col("step") == steps[-1])
         where = f"{head}, step {steps[-1]}" if len(steps) > 1 else head
@@ -49,7 +51,7 @@ def profile_figure(
             title=head if len(steps) == 1 else f"{head}, step {step}",
         )
     layers.legend(panels[-1], rows, looks)
-    style.caption(figure, layers.caption_text(sizes))
+    style.caption(figure, layers.caption_text(rows, sizes))
     return figure
 
 

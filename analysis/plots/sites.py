@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.plots import style
+from analysis.plots.strands import WHOLE, Strand, note, strands
 from analysis.stats import Interval, t_interval
 from analysis.text import count
 
@@ -60,10 +61,15 @@ def draw(
     look: style.Look,
     transform: Callable = lambda values: values,
     has_band: bool = True,
+    strand: Strand = WHOLE,
     **keywords,
 ) -> None:
-    """One line over the sub-layers, numbered from 1, with its band."""
-    x = np.arange(1, len(means) + 1)
+    """One line over the sub-layers, numbered from 1, with its band.
+
+    strand: which of them; all.
+    """
+    x = np.arange(1, len(means) + 1)[strand.sites]
+    means = means[strand.sites]
     axes.plot(
         x,
         transform(np.asarray([m.mean for m in means])),
@@ -73,10 +79,9 @@ def draw(
             "lw": 1.5,
             "marker": look.marker,
             "ms": 4.5,
-            "mec": "white",
-            "mew": 0.5,
             "markevery": max(1, len(x) // 8),
         }
+        | strand.marks(look)
         | keywords,
     )
     if has_band and means[0].n >= style.BAND_SEEDS:
@@ -85,6 +90,15 @@ def draw(
             for end in ("low", "high")
         )
         axes.fill_between(x, low, high, color=look.colour, alpha=0.13, lw=0)
+
+
+def draw_strands(
+    axes: Axes, means: list[Interval], n_blocks: int, look: style.Look, label: str = ""
+) -> None:
+    """`draw` of each sub-layer of the blocks by itself, under one label."""
+    for strand in strands(len(means), n_blocks):
+        shown = {"label": label} if strand.is_last and label else {}
+        draw(axes, means, look, strand=strand, **shown)
 
 
 def cosines_figure(
@@ -101,35 +115,39 @@ def cosines_figure(
     present = set(rows["variant"])
     looks = {variant: look for variant, look in looks.items() if variant in present}
     means = {variant: intervals(rows, variant) for variant in looks}
+    blocks = dict(rows.select("variant", "n_layers").iter_rows())
     if len(looks) < style.MANY:
         figure = style.new_figure(8.5, max(4.2, 1.6 + 0.22 * len(looks)))
         axes = figure.subplots()
         for variant, look in looks.items():
-            draw(axes, means[variant], look, label=style.plain(variant))
+            own = means[variant], blocks[variant]
+            draw_strands(axes, *own, look, label=style.plain(variant))
         style.tidy(axes, x="sub-layer (1 is next to the input)", y=y, title=title)
         beside(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        figure = _panels(means, looks, f"{title}: {y}")
+        figure = _panels(means, blocks, looks, f"{title}: {y}")
     shown = figure.axes[0]  # panels share it
     low, high = shown.get_ylim()
     shown.set_ylim(
         max(low, -1.02), min(high, 1.02)
     )  # a band may pass what a cosine can
-    style.caption(figure, caption_text(rows))
+    text = caption_text(rows) + note(len(rows["values"][0]), rows["n_layers"][0])
+    style.caption(figure, text)
     return figure
 
 
-def _panels(means: dict, looks: dict, title: str) -> Figure:
+def _panels(means: dict, blocks: dict, looks: dict, title: str) -> Figure:
     n_rows = math.ceil(len(looks) / PER_ROW)
     figure = style.new_figure(9.2, 1.3 + 1.35 * n_rows)
     panels = figure.subplots(n_rows, PER_ROW, sharex=True, sharey=True, squeeze=False)
     for axes, (variant, look) in zip(panels.flat, looks.items(), strict=False):
-        for other in means.values():
+        for name, other in means.items():
             x = np.arange(1, len(other) + 1)
             line = [m.mean for m in other]
-            axes.plot(x, line, color=style.GRID, lw=0.8, zorder=0)
-        draw(axes, means[variant], look)
+            for own in (part.sites for part in strands(len(x), blocks[name])):
+                axes.plot(x[own], line[own], color=style.GRID, lw=0.8, zorder=0)
+        draw_strands(axes, means[variant], blocks[variant], look)
         name = style.plain(style.shorten(variant, 24))
         axes.set_title(name, loc="left", fontsize=7.5, color=style.INK, pad=3)
         axes.tick_params(labelsize=7, colors=style.INK)

@@ -38,5 +38,5 @@ def stream_figure(runs: pl.DataFrame, probes: pl.DataFrame, title: str = "") -> 
         title=head,
     )
     layers.legend(axes, rows, looks)
-    style.caption(figure, layers.caption_text(sizes))
+    style.caption(figure, layers.caption_text(rows, sizes))
     return figure

@@ -73,7 +73,7 @@ def tidy(axes: Axes, *, x: str, y: str, title: str = "") -> None:
     axes.set_ylabel(y, color=INK, fontsize=10)
     if title:
         axes.set_title(title, loc="left", fontsize=11, color=INK, pad=8)
-    axes.tick_params(colors=INK, labelsize=9)
+    axes.tick_params(which="both", colors=INK, labelsize=9)
     axes.grid(True, which="major", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -43,7 +43,7 @@ class Expert:
 
 
 class Unpacked:
-    """The tensors of `blocks.families.weights.Files`, those in blocks by their experts.
+    """The tensors of `blocks.families.files.Files`, those in blocks by their experts.
 
     names, shape, dtype, read, let_go and source as there.
 

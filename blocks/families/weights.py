@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import json
 import math
-import mmap
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,33 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from blocks.families.family import family_of
 from blocks.families.fields import FamilyError, Fields
+from blocks.families.files import Files
 from blocks.families.mxfp4 import Unpacked
 from blocks.families.tensors import From, Names, PerLayer
 from blocks.parameters import Layout, path_name
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 ALIGNMENT = 64  # bytes: JAX copies arrays that lie otherwise
 STRIP = 2**25  # bytes of a tensor that are read at a time
-# Types of safetensors files as numpy has them.
-DTYPES = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": jnp.bfloat16,
-    "F8_E4M3": jnp.float8_e4m3fn,
-    "F8_E5M2": jnp.float8_e5m2,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-}
 MANY = 8  # names; more are counted in a message
 
 Path = str | pathlib.Path
@@ -98,7 +80,7 @@ class Fit:
     unknown: paths of parameters that no tensor of the family is.
     """
 
-    files: "Files | Unpacked"
+    files: Files | Unpacked
     names: Names
     layout: Layout
     shapes: dict[str, tuple[int, ...]]
@@ -180,7 +162,7 @@ def strips(source: np.ndarray) -> Iterator[tuple[slice, ...]]:
         yield (*[slice(None)] * axis, slice(first, first + rows))
 
 
-def stored_dtype(files: "Files") -> np.dtype:
+def stored_dtype(files: Files) -> np.dtype:
     """The narrowest type that loses nothing: bfloat16 where all is that, else float32.
 
     Integers are no parameters, or are packed numbers that bfloat16 holds exactly (mxfp4).
@@ -286,14 +268,14 @@ def refuse(unknown: Iterable[str]) -> None:
         )
 
 
-def best_style(names: Names, layout: Layout, shapes, files: "Files"):
+def best_style(names: Names, layout: Layout, shapes, files: Files):
     """`uses_of` under the names of which the files have more."""
     styles = [names.transformers, *([names.hub] if names.hub else [])]
     found = [uses_of(table, layout, shapes) for table in styles]
     return max(found, key=lambda of: len(of[0].keys() & files.names.keys()))
 
 
-def check(uses, names: Names, shapes, files: "Files") -> None:
+def check(uses, names: Names, shapes, files: Files) -> None:
     """Raises FamilyError: names what does not fit."""
     missing = sorted(uses.keys() - files.names.keys())
     extra = [
@@ -319,13 +301,13 @@ def check(uses, names: Names, shapes, files: "Files") -> None:
         raise FamilyError(f"{files.source}: tensors {'; '.join(told)}")
 
 
-def excused(name: str, names: Names, uses, files: "Files") -> bool:
+def excused(name: str, names: Names, uses, files: Files) -> bool:
     """Whether a tensor that has no use is known to hold nothing of the model's own."""
     known = any(re.fullmatch(pattern, name) for pattern in names.ignored)
     return known or is_copy(name, names, uses, files)
 
 
-def is_copy(name: str, names: Names, uses, files: "Files") -> bool:
+def is_copy(name: str, names: Names, uses, files: Files) -> bool:
     """Whether a tensor repeats the one it is tied to."""
     original = names.copies.get(name)
     if original is None:
@@ -361,120 +343,3 @@ def paths_of(uses) -> list[str]:
 def listed(found: list[str]) -> str:
     more = len(found) - MANY
     return ", ".join(found[:MANY]) + (f" and {more} more" if more > 0 else "")
-
-
-class Files:
-    """The tensors of a checkpoint, in one file or several.
-
-    source: as `load` takes it. names: tensor -> file.
-
-    Raises:
-        FamilyError: there is no such file, or it is no safetensors file.
-    """
-
-    def __init__(self, source: Path | Iterable[Path]):
-        several = not isinstance(source, (str, pathlib.Path))
-        paths = [pathlib.Path(p) for p in source] if several else _paths(source)
-        self.source = ", ".join(map(str, paths)) if several else str(source)
-        self.names: dict[str, pathlib.Path] = {}
-        self._map: mmap.mmap | None = None
-        self._headers: dict[pathlib.Path, dict[str, Entry]] = {}
-        for path in paths:
-            try:
-                with safe_open(path, framework="np"):  # checks sizes and offsets
-                    pass
-            except Exception as error:  # the library has no type of its own for all
-                raise FamilyError(f"{path}: not a safetensors file ({error})") from None
-            self._headers[path] = header(path)
-            self.names |= dict.fromkeys(self._headers[path], path)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._entry(name).shape
-
-    def dtype(self, name: str) -> np.dtype:
-        return self._entry(name).dtype
-
-    def place(self, name: str) -> tuple[pathlib.Path, int, int]:
-        """File, offset and number of bytes of a tensor."""
-        entry = self._entry(name)
-        return self.names[name], entry.offset, entry.n_bytes
-
-    def read(self, name: str) -> np.ndarray:
-        """A tensor as the pages of its file.
-
-        Pages that were touched count as memory of the process until `let_go`, or until
-        the next tensor is read; the library's own reader would keep them all.
-        """
-        entry = self._entry(name)
-        if not entry.n_bytes:
-            return np.empty(entry.shape, entry.dtype)
-        with self.names[name].open("rb") as file:
-            start = entry.offset % mmap.ALLOCATIONGRANULARITY
-            self._map = mmap.mmap(
-                file.fileno(),
-                start + entry.n_bytes,
-                access=mmap.ACCESS_READ,
-                offset=entry.offset - start,
-            )
-        raw = np.frombuffer(self._map, np.uint8, entry.n_bytes, start)
-        return raw.view(entry.dtype).reshape(entry.shape)
-
-    def let_go(self) -> None:
-        """Gives back the pages of the tensor that was read last; it can still be read."""
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-
-    def _entry(self, name: str) -> "Entry":
-        return self._headers[self.names[name]][name]
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """A tensor of a safetensors file: type, shape, where its bytes are."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    offset: int
-    n_bytes: int
-
-
-def header(path: pathlib.Path) -> dict[str, Entry]:
-    """Tensor -> where it is, of a file that the library has found to be whole.
-
-    Raises:
-        FamilyError: a type that numpy does not have.
-    """
-    with path.open("rb") as file:
-        n = int.from_bytes(file.read(8), "little")
-        node = json.loads(file.read(n))
-    entries = {}
-    for name, of in node.items():
-        if name == "__metadata__":
-            continue
-        first, last = of["data_offsets"]
-        if of["dtype"] not in DTYPES:
-            raise FamilyError(
-                f"{path}: {name} is of type {of['dtype']}, expected one of "
-                f"{', '.join(DTYPES)}"
-            )
-        dtype = np.dtype(DTYPES[of["dtype"]])
-        entries[name] = Entry(dtype, tuple(of["shape"]), 8 + n + first, last - first)
-    return entries
-
-
-def _paths(source: Path) -> list[pathlib.Path]:
-    path = pathlib.Path(source).expanduser()
-    if not path.is_dir():
-        return [path]
-    index = path / INDEX
-    if not index.exists():
-        if not (path / SINGLE).exists():
-            raise FamilyError(f"{path}: expected {SINGLE} or {INDEX} in this folder")
-        return [path / SINGLE]
-    try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [path / file for file in sorted(set(weight_map.values()))]
-    except (ValueError, KeyError, AttributeError):
-        raise FamilyError(
-            f"{index}: expected a weight_map of tensors to files"
-        ) from None

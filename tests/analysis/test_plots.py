@@ -368,9 +368,24 @@ def test_stream_is_the_root_and_sites_are_parts_of_a_block(tmp_path, make_run):
     probe = {"step": 0, "quantity": "stream_mean_square", "axis": "site"}
     make_run(tmp_path / "x", n_layers=2, probes=[probe | {"values": values}])
     table = load(tmp_path / "x")
-    (line,) = stream_figure(table.runs, table.probes).axes[0].lines
-    np.testing.assert_allclose(line.get_xdata(), [0.5, 1, 1.5, 2])
-    np.testing.assert_allclose(line.get_ydata(), [1, 2, 3, 4])
+    figure = stream_figure(table.runs, table.probes)
+    first, second = figure.axes[0].lines  # of the sub-layers of a block
+    np.testing.assert_allclose(first.get_xdata(), [0.5, 1.5])
+    np.testing.assert_allclose(first.get_ydata(), [1, 3])
+    np.testing.assert_allclose(second.get_xdata(), [1, 2])
+    np.testing.assert_allclose(second.get_ydata(), [2, 4])
+    assert first.get_markerfacecolor() == "white" != second.get_markerfacecolor()
+    assert "Hollow: the first sub-layer of a block" in caption(figure)
+
+
+def test_blocks_of_one_sub_layer_are_one_line(tmp_path, make_run):
+    probe = {"step": 0, "quantity": "stream_mean_square", "axis": "site"}
+    make_run(tmp_path / "x", n_layers=3, probes=[probe | {"values": [1.0, 4.0, 9.0]}])
+    table = load(tmp_path / "x")
+    figure = stream_figure(table.runs, table.probes)
+    (line,) = figure.axes[0].lines
+    np.testing.assert_allclose(line.get_ydata(), [1, 2, 3])
+    assert "Hollow" not in caption(figure)
 
 
 def test_figures_without_data_are_refused(tmp_path, make_run):

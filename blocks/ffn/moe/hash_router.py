@@ -6,24 +6,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from blocks.ffn.activations import activation_of
-from blocks.ffn.moe.router import Router, check_router
-from blocks.ffn.moe.sigmoid_router import SCORES
+from blocks.ffn.moe.scoring import ScoringRouter, check_scoring
 from blocks.linear import Linear
 from blocks.reading import tokens_read
 from blocks.state import Running
 
 
-class HashRouter(Router):
+class HashRouter(ScoringRouter):
     """Every token has its experts, in a table that is never changed:
 
-        chosen   = table[token mod n_rows]
-        weight_e = scale * s_e / (sum of the chosen s + 1e-20)      renormalize
-        weight_e = scale * s_e                                      otherwise
+        chosen = table[token mod n_rows]
 
-    s = score(logits) weighs what the table chose, and has a gradient. There is nothing
-    to balance but by another table. The model has to say which tokens it reads
-    (`blocks.reading`).
+    They are weighed by s = score(logits) as `ScoringRouter` says, which has a gradient.
+    There is nothing to balance but by another table. The model has to say which tokens
+    it reads (`blocks.reading`).
 
     State beside that of `Router`:
         table  [n_rows, top_k]  uint32, rows of different experts; starts at random
@@ -46,16 +42,10 @@ class HashRouter(Router):
         aux_coefficient: float = 0.0,
     ) -> None:
         """Raises ValueError for values that make no router."""
-        if score not in SCORES:
-            raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
         if n_rows < 1:
             raise ValueError(f"n_rows must be at least 1, got {n_rows}")
-        check_router(
-            top_k=top_k,
-            n_groups=1,
-            top_groups=1,
-            scale=scale,
-            aux_coefficient=aux_coefficient,
+        check_scoring(
+            score=score, top_k=top_k, scale=scale, aux_coefficient=aux_coefficient
         )
 
     def __init__(
@@ -87,15 +77,14 @@ class HashRouter(Router):
         super().__init__(
             d_model,
             n_experts,
+            score=score,
             top_k=top_k,
-            bias=False,
+            renormalize=renormalize,
+            scale=scale,
             aux_coefficient=aux_coefficient,
             linear=linear,
             rngs=rngs,
         )
-        self.score = score
-        self.renormalize = renormalize
-        self.scale = scale
         drawn = jax.random.uniform(rngs.params(), (n_rows, n_experts))
         table = jnp.argsort(drawn, axis=-1)[:, :top_k]
         self.table = Running(table.astype(jnp.uint32))
@@ -115,18 +104,7 @@ class HashRouter(Router):
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Weights (float32 or wider) and experts, [tokens, top_k]; see `tokens_of`."""
-        s = activation_of(self.score)(self.logits(x))
         table = self.table[...].astype(jnp.int32)
         chosen = table[self.tokens_of(x) % len(table)]
-        weights = jnp.take_along_axis(s, chosen, axis=-1)
-        if self.renormalize:
-            # The token may have none but experts that score next to nothing, and the
-            # square of a sum near 1e-20, for the gradient, leaves float32.
-            largest = jnp.max(weights, axis=-1, keepdims=True)
-            largest = jax.lax.stop_gradient(jnp.maximum(largest, 1e-18))
-            weights = weights / largest
-            total = jnp.sum(weights, -1, keepdims=True)
-            weights = weights / (total + 1e-20 / largest)
-        p = s / (jnp.sum(s, -1, keepdims=True) + 1e-20)
-        weights, _ = self.balance(self.scale * weights, chosen, p)
+        weights, _ = self.weigh(self.scores(x), chosen)
         return weights, chosen

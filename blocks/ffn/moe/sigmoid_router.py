@@ -7,19 +7,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from blocks.ffn.activations import activation_of
-from blocks.ffn.moe.router import Router, best_groups, check_groups, check_router
+from blocks.ffn.moe.router import best_groups, check_groups
+from blocks.ffn.moe.scoring import ScoringRouter, check_scoring
 from blocks.linear import Linear
 from blocks.state import Running
 
-SCORES = ("sigmoid", "sqrtsoftplus")
 
-
-class SigmoidRouter(Router):
-    """s = score(logits); the experts with the top_k largest s + balance_bias:
-
-        weight_e = scale * s_e / (sum of the chosen s + 1e-20)   renormalize
-        weight_e = scale * s_e                                   otherwise
+class SigmoidRouter(ScoringRouter):
+    """The experts with the top_k largest s + balance_bias, weighed by s = score(logits)
+    as `ScoringRouter` says.
 
     The bias only chooses; it is in no weight and has no gradient. After every training
     call it moves against the load, which balances without an auxiliary loss:
@@ -27,7 +23,7 @@ class SigmoidRouter(Router):
         balance_bias_e += bias_speed * sign(1 / n_experts - load_e)
 
     With n_groups > 1 a token chooses within its top_groups best groups, each worth the
-    sum of its two largest s + balance_bias. In the balancing loss p = s / sum(s).
+    sum of its two largest s + balance_bias.
 
                     score         top_k  renormalize  scale  n_groups  top_groups
         DeepSeek-V3 sigmoid         8       yes        2.5      8          4
@@ -60,13 +56,12 @@ class SigmoidRouter(Router):
         aux_coefficient: float = 0.0,
     ) -> None:
         """Raises ValueError for values that make no router."""
-        if score not in SCORES:
-            raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
         if not (math.isfinite(bias_speed) and bias_speed >= 0):
             raise ValueError(
                 f"bias_speed must be finite and at least 0, got {bias_speed}"
             )
-        check_router(
+        check_scoring(
+            score=score,
             top_k=top_k,
             n_groups=n_groups,
             top_groups=top_groups,
@@ -108,15 +103,14 @@ class SigmoidRouter(Router):
         super().__init__(
             d_model,
             n_experts,
+            score=score,
             top_k=top_k,
-            bias=False,
+            renormalize=renormalize,
+            scale=scale,
             aux_coefficient=aux_coefficient,
             linear=linear,
             rngs=rngs,
         )
-        self.score = score
-        self.renormalize = renormalize
-        self.scale = scale
         self.n_groups = n_groups
         self.top_groups = top_groups
         self.balance_bias = Running(jnp.zeros((n_experts,), jnp.float32))
@@ -124,15 +118,11 @@ class SigmoidRouter(Router):
 
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Weights (float32 or wider) and experts, [tokens, top_k], best first."""
-        s = activation_of(self.score)(self.logits(x))
+        s = self.scores(x)
         ranked = s + self.balance_bias[...].astype(s.dtype)
         allowed = best_groups(ranked, self.n_groups, self.top_groups, summed=2)
         _, chosen = jax.lax.top_k(allowed, self.top_k)
-        weights = jnp.take_along_axis(s, chosen, axis=-1)
-        if self.renormalize:
-            weights = weights / (jnp.sum(weights, -1, keepdims=True) + 1e-20)
-        p = s / (jnp.sum(s, -1, keepdims=True) + 1e-20)
-        weights, load = self.balance(self.scale * weights, chosen, p)
+        weights, load = self.weigh(s, chosen)
         if self.is_training:
             # Compared as counts, so that an exactly balanced expert stays put.
             pairs = chosen.size

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from blocks.families import mxfp4, weights
 from blocks.families.family import overrides_of
 from blocks.families.fields import FamilyError, Fields
+from blocks.families.files import Files
 from blocks.parameters import layout_of
 from experiments import api
 from tests.blocks.families.conftest import RELEASED
@@ -237,7 +238,7 @@ def test_a_missing_expert_is_named(gpt_oss, tmp_path):
 
 def test_files_without_blocks_are_as_they_were(tmp_path):
     stored = load_file(RELEASED / "gpt_oss" / "weights.safetensors")
-    files = mxfp4.Unpacked(weights.Files(RELEASED / "gpt_oss" / "weights.safetensors"))
+    files = mxfp4.Unpacked(Files(RELEASED / "gpt_oss" / "weights.safetensors"))
     assert files.names.keys() == stored.keys()
     for name, x in stored.items():
         assert (files.shape(name), files.dtype(name)) == (x.shape, x.dtype)

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from blocks.families import tensors, weights
 from blocks.families.fields import FamilyError
+from blocks.families.files import INDEX, Files
 
 # Families of which each moves numbers in a way of its own.
 QUICK = ("gpt2", "gpt_oss", "deepseek_v3", "llama4")
@@ -86,7 +87,7 @@ def split(file, folder, n=3):
         save_file(part, folder / name)
         weight_map |= dict.fromkeys(part, name)
     text = json.dumps({"metadata": {}, "weight_map": weight_map})
-    (folder / weights.INDEX).write_text(text)
+    (folder / INDEX).write_text(text)
     return sorted(folder.glob("*.safetensors"))
 
 
@@ -104,9 +105,9 @@ def test_one_file_several_and_an_index_are_the_same_checkpoint(checkpoint, tmp_p
 def test_a_tensor_is_read_once(checkpoint, monkeypatch):
     of = checkpoint("gpt_oss")
     read = []
-    original = weights.Files.read
+    original = Files.read
     monkeypatch.setattr(
-        weights.Files, "read", lambda self, n: read.append(n) or original(self, n)
+        Files, "read", lambda self, n: read.append(n) or original(self, n)
     )
     load(of)
     with safe_open(of.file, "np") as file:
@@ -208,7 +209,7 @@ def test_files_that_are_none_are_named(checkpoint, tmp_path):
     broken.write_bytes(b"\x08\0\0\0\0\0\0\0{}")
     with pytest.raises(FamilyError, match="model.safetensors: not a safetensors file"):
         load(of, broken)
-    (tmp_path / weights.INDEX).write_text("{}")
+    (tmp_path / INDEX).write_text("{}")
     with pytest.raises(FamilyError, match="index.json: expected a weight_map"):
         load(of, tmp_path)
 
