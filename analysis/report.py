@@ -144,7 +144,8 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
     if UPDATE in recorded and has_depths:
         # "first" and "last" of one number are the same; no theory is drawn at "first".
         head = "Change of the output by one SGD step, per learning rate"
-        figures[UPDATE] = depth_figure(runs, probes, UPDATE, "first", head)
+        y = "RMS of the change / learning rate"
+        figures[UPDATE] = depth_figure(runs, probes, UPDATE, "first", head, y)
     if has_depths and STREAM in recorded:
         figures["growth"] = growth_figure(runs, probes)
     return figures | _stream_figures(runs, probes, recorded)

@@ -27,6 +27,7 @@ def depth_figure(
     quantity: str = "grad_norm/ffn/up/kernel",
     layer: str = "last",
     title: str = "",
+    y: str = "",
 ) -> Figure:
     """Every network faint, the geometric mean over seeds with its 95 % t interval, the
     fitted law (solid; a power law with its exponent, an exponential with its rate per
@@ -39,6 +40,7 @@ def depth_figure(
         runs, probes: frames of one depth family.
         quantity: a probe with a value per layer.
         layer: "first" or "last".
+        title, y: instead of the quantity's name.
 
     Raises:
         ValueError: no completed run recorded `quantity`.
@@ -79,7 +81,7 @@ def depth_figure(
     cut_axis(axes, values, window, looks)
     _draw_guides(axes)
     norm = r"$\Vert\partial\,$loss$/\partial W\Vert_F$"
-    y_label = norm if "grad_norm" in quantity else quantity
+    y_label = norm if "grad_norm" in quantity else y or quantity
     name = quantity.removeprefix("grad_norm/")
     head = f"Gradient of {name} in the {layer} block"
     style.tidy(axes, x="depth L [blocks]", y=y_label, title=title or head)

@@ -180,7 +180,8 @@ def panels_figure(
     transform: Callable[[np.ndarray], np.ndarray] = lambda values: values,
 ) -> Figure:
     """The figure of `draw_panels`, with what is on its axes in title and caption."""
-    n_rows = math.ceil(rows["variant"].n_unique() / PANELS_PER_ROW)
+    deep = rows.filter(pl.col("n_layers") == rows["n_layers"].max())
+    n_rows = math.ceil(deep["variant"].n_unique() / PANELS_PER_ROW)
     figure = style.new_figure(9.2, 1.3 + 1.35 * n_rows)
     sizes, window = draw_panels(figure, rows, looks, transform)
     figure.suptitle(f"{title}: {y}", fontsize=11, color=style.INK)
