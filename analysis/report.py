@@ -47,8 +47,13 @@ from analysis.variants import is_depth_family
 
 FOLDER = "report"
 INTERACTION = "interaction"  # what its figures are of, in place of a family
-# Quantities of `task=propagate` with a figure of their own, and that of `update_size`.
-FORWARD = ("activation/std", "block_influence", "token_cosine")
+# Quantities of `task=propagate` with a figure of their own: its title and its axis.
+FORWARD = {
+    "activation/std": ("Spread of the activations", "standard deviation"),
+    "block_influence": ("How far a block turns the stream", "1 - cos(before, after)"),
+    "token_cosine": ("How alike tokens are", "mean cosine of two tokens"),
+}
+# The quantity of `update_size`.
 UPDATE = "update_rms"
 APART = "a variant that would mix them is shown once for each"
 
@@ -134,12 +139,12 @@ def figures_of(table: Runs, family: str) -> dict[str, Figure]:
         figures["stream"] = stream_figure(runs, probes)
     if has_depths and UP in recorded:
         figures[f"blocks_{_short(UP)}"] = heatmap_figure(runs, probes, UP)
-    for quantity in FORWARD:
+    for quantity, (head, y) in FORWARD.items():
         if quantity in recorded and is_depth_family(family):
             with contextlib.suppress(
                 ValueError
             ):  # not positive: no place on a log axis
-                figure = profile_figure(runs, probes, quantity)
+                figure = profile_figure(runs, probes, quantity, head, y)
                 figures[f"profile_{_short(quantity)}"] = figure
     if UPDATE in recorded and has_depths:
         # "first" and "last" of one number are the same; no theory is drawn at "first".
