@@ -1,6 +1,7 @@
 """From the command to the first step, cold and warm, and the commands that only talk."""
 
 import statistics
+import sys
 
 from benchmarks import processes
 from benchmarks.points import POINTS
@@ -29,12 +30,18 @@ def measure(settings: Settings) -> Result:
         runs = [talking(arguments, settings.core) for _ in range(n)]
         rows.append(row("launch.py " + " ".join(arguments), runs))
         raw[" ".join(arguments)] = [vars(r) | {"output": ""} for r in runs]
+    settings.progress("startup: imports")
+    runs = [imports(settings.core) for _ in range(n)]
+    rows.append(row("python -c 'import jax, optax, flax.nnx'", runs))
+    raw["imports"] = [vars(r) | {"output": ""} for r in runs]
     columns = ["", "first rows, wall s", "first rows, CPU s", "exit, wall s"]
     columns += ["exit, CPU s", "peak MiB"]
     notes = [
         f"One core, medians of {n}. First rows: metrics of the first {STEPS} steps are "
         "on disk. Before the exit comes the final checkpoint. "
-        "`norm=no_such_norm` is a command that is refused.",
+        "`norm=no_such_norm` is a command that is refused. The imports are what the "
+        "libraries take of every start, and tell a slow hour of a machine from a quick "
+        "one.",
     ]
     return Result(
         [Table("Start-up", columns, rows, notes)],
@@ -63,6 +70,12 @@ def training(settings: Settings, name: str, cache: str, i: int) -> processes.Fin
     return processes.run(
         command, core=settings.core, watch=(folder, "*/*/metrics.jsonl")
     )
+
+
+def imports(core: int) -> processes.Finished:
+    """The libraries alone, without a line of ours."""
+    command = [sys.executable, "-c", "import jax, optax, flax.nnx"]
+    return processes.run(command, core=core)
 
 
 def talking(arguments: tuple[str, ...], core: int) -> processes.Finished:

@@ -1,5 +1,7 @@
 """What a model can compute in."""
 
+from blocks.checks import check_choice
+
 DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -10,5 +12,4 @@ def check_dtype(dtype: str) -> None:
             "dtype float16: gradients below 6e-8 vanish and activations above 65504 "
             "overflow, and there is no loss scaling here; take bfloat16"
         )
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    check_choice("dtype", dtype, DTYPES)

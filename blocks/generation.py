@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from blocks.cache import takes_cache
+from blocks.checks import check_sizes
 from blocks.language_model import LanguageModel
 from blocks.modes import set_training
 from blocks.parallel import ParallelBranch
@@ -42,8 +43,7 @@ def generate(
     """
     check(model)
     tokens = checked(prompt, model.table.shape[0])
-    if n_tokens < 1:
-        raise ValueError(f"n_tokens must be at least 1, got {n_tokens}")
+    check_sizes(n_tokens=n_tokens)
     model = nnx.merge(*nnx.split(model))  # of the same arrays
     set_training(model, False)
     return _generated(model, tokens[None], n_tokens, frozenset(stop))

@@ -1,6 +1,5 @@
 """A decoder-only language model from the parts it is given."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -8,6 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.auxiliary_loss import with_loss
+from blocks.checks import (
+    check_finite,
+    check_not_negative,
+    check_positive,
+    check_sizes,
+)
 from blocks.keywords import with_keywords_of
 from blocks.linear import Linear
 from blocks.norms.looks import look_at_norm
@@ -15,7 +20,7 @@ from blocks.positions.place import Place
 from blocks.reading import reading
 from blocks.state import Running
 from blocks.token_loss import chunked_losses, token_losses
-from blocks.transformer import Transformer, check_sizes, component
+from blocks.transformer import Transformer, component
 
 
 class LanguageModel(Transformer):
@@ -63,18 +68,13 @@ class LanguageModel(Transformer):
     ) -> None:
         check_sizes(vocab_size=vocab_size, loss_chunk=loss_chunk)
         Transformer.check(**trunk)
-        if not (math.isfinite(embedding_scale) and embedding_scale > 0):
-            raise ValueError(f"embedding_scale must be positive, got {embedding_scale}")
-        if embedding_scale_init is not None and not math.isfinite(embedding_scale_init):
-            raise ValueError(
-                f"embedding_scale_init must be finite, got {embedding_scale_init}"
-            )
-        if not (math.isfinite(logit_scale) and logit_scale > 0):
-            raise ValueError(f"logit_scale must be positive, got {logit_scale}")
-        if logit_softcap is not None and not logit_softcap > 0:
-            raise ValueError(f"logit_softcap must be positive, got {logit_softcap}")
-        if z_loss is not None and not (math.isfinite(z_loss) and z_loss >= 0):
-            raise ValueError(f"z_loss must not be negative, got {z_loss}")
+        if embedding_scale_init is not None:
+            check_finite(embedding_scale_init=embedding_scale_init)
+        check_positive(embedding_scale=embedding_scale, logit_scale=logit_scale)
+        if logit_softcap is not None:
+            check_positive(logit_softcap=logit_softcap)
+        if z_loss is not None:
+            check_not_negative(z_loss=z_loss)
         if tied_head and head_bias:
             raise ValueError("head_bias needs a head of its own (tied_head is true)")
 

@@ -3,6 +3,7 @@
 import jax
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.inits.normal import Normal
 
 USES = (
@@ -65,8 +66,7 @@ class Linear(nnx.Module):
         Raises:
             ValueError: `use` is unknown.
         """
-        if use not in USES:
-            raise ValueError(f"use must be one of {', '.join(USES)}, got {use!r}")
+        check_choice("use", use, USES)
         key = rngs.params()
         kernel = init.kernel(
             key, (d_in, d_out), use, layer=layer, n_sublayers=n_sublayers

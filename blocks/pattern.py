@@ -8,6 +8,7 @@ import abc
 import math
 from collections.abc import Callable
 
+from blocks.checks import check_sizes
 from blocks.keywords import with_keywords_of
 
 PARTS = ("attention", "ffn", "placement", "attn_norm", "ffn_norm")
@@ -66,8 +67,7 @@ class EveryNth(Pattern):
 
     @staticmethod
     def check(*, every: int) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        check_sizes(every=every)
 
     @with_keywords_of(Pattern.__init__)
     def __init__(self, *, every: int, **parts):

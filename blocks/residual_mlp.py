@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.block import Block
+from blocks.checks import check_choice, check_sizes
 from blocks.dtypes import check_dtype
 from blocks.inits.scaled import Scaled
 from blocks.layer_parts import kinds_of, parts_of
@@ -43,12 +44,9 @@ class ResidualMLP(nnx.Module):
         remat: str = "auto",
         **_,
     ) -> None:
-        for name, size in dict(d_model=d_model, n_layers=n_layers, d_ff=d_ff).items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_sizes(d_model=d_model, n_layers=n_layers, d_ff=d_ff)
         check_dtype(dtype)
-        if remat not in REMAT:
-            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}")
+        check_choice("remat", remat, REMAT)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.attention.bidirectional import adding_to_scores
+from blocks.checks import check_choice, check_sizes
 from blocks.ffn.activations import ACTIVATIONS, activation_of
 from blocks.keywords import with_keywords_of
 from blocks.linear import Linear
@@ -14,7 +15,7 @@ from blocks.norms.at_site import make_norm
 from blocks.patches import positions_of
 from blocks.positions.relative_bias import RelativeBias
 from blocks.token_loss import token_losses
-from blocks.transformer import Transformer, check_choice, check_sizes, component
+from blocks.transformer import Transformer, component
 
 IGNORED = -100  # the label of a token that is not to be predicted
 

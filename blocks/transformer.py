@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 
 from blocks.attention_stack import attention_stack
+from blocks.checks import check_choice, check_sizes
 from blocks.dtypes import check_dtype
 from blocks.norms.at_site import make_norm
 from blocks.stack import REMAT, Stack
@@ -159,17 +160,3 @@ def component(key: jax.Array, number: int) -> nnx.Rngs:
     are the base's.
     """
     return nnx.Rngs(params=jax.random.fold_in(key, number))
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Raises ValueError: names the one below 1; None is no size."""
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
-def check_choice(name: str, value, choices) -> None:
-    """Raises ValueError: `value` is none of them."""
-    if value not in choices:
-        known = ", ".join("null" if c is None else str(c) for c in choices)
-        raise ValueError(f"{name} must be one of {known}, got {value!r}")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice, check_sizes
 from blocks.keywords import with_keywords_of
 from blocks.language_model import cross_entropy
 from blocks.linear import Linear
@@ -14,7 +15,7 @@ from blocks.patches import (
     positions_of,
     summary_token,
 )
-from blocks.transformer import Transformer, check_choice, check_sizes, component
+from blocks.transformer import Transformer, component
 
 POOLS = ("token", "mean")
 

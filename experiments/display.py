@@ -27,7 +27,8 @@ DONE = ("completed", "diverged", "failed", "preempted", "busy")
 
 
 class Display(Watcher):
-    """One display for a whole sweep: runs, steps, tokens/s, loss, time left.
+    """One display for a whole sweep: runs, steps, tokens (rows, images) a second, loss,
+    time left.
 
     On a terminal a live bar; elsewhere a plain line every few seconds. Use as a context
     manager; it looks at the members by itself.
@@ -112,10 +113,11 @@ class Display(Watcher):
         return f"{done}/{len(self._members)} runs"
 
     def _speed(self) -> str:
-        speed = sum(
-            m.tokens_per_second or 0 for m in self._members if m.state == "running"
-        )
-        return f"{speed:,.0f} tokens/s" if speed else ""
+        running = [m for m in self._members if m.state == "running"]
+        speed = sum(m.tokens_per_second or 0 for m in running)
+        items = {m.item for m in running}
+        name = items.pop() if len(items) == 1 else "item"
+        return f"{speed:,.0f} {name}s/s" if speed else ""
 
     def _loss(self) -> str:
         running = [m for m in self._members if m.state == "running"]

@@ -129,6 +129,7 @@ def executables(signature: Signature, layout: MemberLayout) -> Executables:
     return Executables(Program(signature, load_dataset(signature.data)), layout)
 
 
+@functools.lru_cache(maxsize=32)
 def signature_digest(signature: Signature) -> str:
     """16 hex digits of a signature, for env.json."""
     node = dataclasses.asdict(signature)
@@ -228,6 +229,8 @@ def _group(signature: Signature, members: list[Member]) -> Group:
     mesh = config.runtime.mesh
     layout = choose_layout(config.runtime.layout, config.runtime.threads, mesh)
     programs = executables(signature, layout)
+    for member in members:
+        member.item = programs.program.item
     if not mesh.is_one:
         # Elsewhere the devices are others; who works there plans again.
         here = not config.runtime.dispatch_part().cls.is_elsewhere

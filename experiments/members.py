@@ -27,6 +27,7 @@ class Member:
     val_loss: float | None = None
     val_accuracy: float | None = None  # of a model that classifies
     tokens_per_second: float | None = None
+    item: str = "token"  # what is counted there
     error: str | None = None
     diverged_step: int | None = None
     note: str | None = None

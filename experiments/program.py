@@ -140,8 +140,13 @@ class Program:
         return sum(spec.size for spec in self.layout.specs.values())
 
     @property
+    def item(self) -> str:
+        """What is counted: a token, or a row or an image of a source without any."""
+        return "token" if self.dataset.vocab_size is not None else self.dataset.unit
+
+    @property
     def items_per_batch(self) -> int:
-        """What a batch trains on: tokens, or rows or images of a source without any."""
+        """How many of `item` a batch has."""
         if self.dataset.vocab_size is not None:
             return self.signature.batch_size * self.signature.seq_len
         batch = jax.eval_shape(self.probe_batch, jnp.uint32(0), self.dataset.arrays)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 
@@ -37,8 +38,7 @@ class Compressor(nnx.Module):
     @staticmethod
     def check(*, rate: int = 128) -> None:
         """Raises ValueError for windows without tokens."""
-        if rate < 1:
-            raise ValueError(f"rate must be at least 1, got {rate}")
+        check_sizes(rate=rate)
 
     def __init__(
         self,

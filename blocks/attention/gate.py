@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.linear import Linear
 
 PER = ("feature", "head")
@@ -34,8 +35,7 @@ class SigmoidGate(nnx.Module):
     @staticmethod
     def check(*, per: str = "feature") -> None:
         """Raises ValueError for an unknown `per`."""
-        if per not in PER:
-            raise ValueError(f"per must be one of {', '.join(PER)}, got {per!r}")
+        check_choice("per", per, PER)
 
     def __init__(
         self,

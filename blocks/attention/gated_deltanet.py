@@ -9,6 +9,7 @@ from flax import nnx
 from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.short_convolution import ShortConvolution
 from blocks.cache import Cache
+from blocks.checks import check_sizes
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 
@@ -67,15 +68,12 @@ class GatedDeltaNet(nnx.Module):
     ) -> None:
         """Raises ValueError for values that do not fit; None is not known yet."""
         check_heads(d_model, n_heads, n_kv_heads, d_head)
-        sizes = dict(
+        check_sizes(
             n_key_heads=n_key_heads,
             n_value_heads=n_value_heads,
             d_key=d_key,
             d_value=d_value,
         )
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
         if n_key_heads and n_value_heads and n_value_heads % n_key_heads:
             raise ValueError(
                 "n_value_heads must be a multiple of n_key_heads, got "

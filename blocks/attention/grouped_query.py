@@ -1,6 +1,5 @@
 """Multi-head, grouped-query and multi-query softmax attention."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -11,6 +10,7 @@ from blocks.attention.attend import IMPLEMENTATIONS, attend
 from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.weights import check_weights
 from blocks.cache import Cache
+from blocks.checks import check_choice, check_positive
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 from blocks.positions.place import Place
@@ -75,21 +75,15 @@ class GroupedQueryAttention(nnx.Module):
         check_heads(d_model, n_heads, n_kv_heads, d_head)
         check_weights(causal=causal, window=window, chunk=chunk, softcap=softcap)
         for name, factor in (("scale", scale), ("tau_init", tau_init)):
-            if factor is not None and not (math.isfinite(factor) and factor > 0):
-                raise ValueError(f"{name} must be positive and finite, got {factor}")
+            if factor is not None:
+                check_positive(**{name: factor})
         if scale is not None and tau_init is not None:
             raise ValueError(
                 "tau_init replaces scale: expected one of them, "
                 f"got scale={scale} and tau_init={tau_init}"
             )
-        for name, choice, choices in (
-            ("qk_norm_at", qk_norm_at, QK_NORM_AT),
-            ("implementation", implementation, IMPLEMENTATIONS),
-        ):
-            if choice not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(choices)}, got {choice!r}"
-                )
+        check_choice("qk_norm_at", qk_norm_at, QK_NORM_AT)
+        check_choice("implementation", implementation, IMPLEMENTATIONS)
         lacks = {"chunk": chunk, "softcap": softcap, "sinks": sinks or None}
         lacks = [name for name, value in lacks.items() if value is not None]
         if implementation == "cudnn" and lacks:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 
+from blocks.checks import check_sizes
 from blocks.positions.place import Place
 
 
@@ -15,9 +16,7 @@ def check_heads(
 ) -> None:
     """Raises ValueError for sizes that do not divide; None is not known yet."""
     sizes = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "d_head": d_head}
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be positive, got {size}")
+    check_sizes(**sizes)
     if n_heads is None:
         return
     if n_kv_heads is not None and n_heads % n_kv_heads:

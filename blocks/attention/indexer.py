@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.attention.heads import split_heads
+from blocks.checks import check_sizes
 from blocks.linear import Linear
 
 
@@ -35,9 +36,7 @@ class Indexer(nnx.Module):
     @staticmethod
     def check(*, n_heads: int = 64, d_head: int = 128, top_k: int = 512) -> None:
         """Raises ValueError for sizes below 1."""
-        for name, size in dict(n_heads=n_heads, d_head=d_head, top_k=top_k).items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_sizes(n_heads=n_heads, d_head=d_head, top_k=top_k)
 
     def __init__(
         self,

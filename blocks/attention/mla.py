@@ -1,6 +1,5 @@
 """Multi-head latent attention."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -11,6 +10,7 @@ from blocks.attention.attend import IMPLEMENTATIONS, attend
 from blocks.attention.heads import check_heads, join_heads, split_heads, turned
 from blocks.attention.weights import check_weights
 from blocks.cache import Cache
+from blocks.checks import check_choice, check_positive, check_sizes
 from blocks.linear import Linear
 from blocks.norms.at_site import make_norm
 
@@ -79,18 +79,11 @@ class LatentAttention(nnx.Module):
                 "n_kv_heads: every head of latent attention has its own keys, "
                 f"got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
             )
-        sizes = dict(q_rank=q_rank, kv_rank=kv_rank, d_rope=d_rope, d_value=d_value)
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        check_sizes(q_rank=q_rank, kv_rank=kv_rank, d_rope=d_rope, d_value=d_value)
         check_weights(causal=causal, window=window)
-        if scale is not None and not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"scale must be positive and finite, got {scale}")
-        if implementation not in IMPLEMENTATIONS:
-            raise ValueError(
-                f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, "
-                f"got {implementation!r}"
-            )
+        if scale is not None:
+            check_positive(scale=scale)
+        check_choice("implementation", implementation, IMPLEMENTATIONS)
 
     def __init__(
         self,

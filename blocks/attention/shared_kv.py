@@ -1,6 +1,5 @@
 """Attention in which one vector of a token is key and value of all heads: DeepSeek-V4."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -10,6 +9,7 @@ from flax import nnx
 from blocks.attention.grouped_output import GroupedOutput
 from blocks.attention.heads import check_heads, join_heads, split_heads
 from blocks.attention.weights import attention_weights, check_weights, visible
+from blocks.checks import check_positive, check_sizes
 from blocks.linear import Linear
 from blocks.looking import note
 from blocks.norms.at_site import make_norm
@@ -79,10 +79,7 @@ class SharedKeyValueAttention(nnx.Module):
             raise ValueError(
                 f"n_kv_heads: all heads share one key and value, got {n_kv_heads}"
             )
-        sizes = dict(q_rank=q_rank, d_rope=d_rope, n_groups=n_groups, o_rank=o_rank)
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be positive, got {size}")
+        check_sizes(q_rank=q_rank, d_rope=d_rope, n_groups=n_groups, o_rank=o_rank)
         check_weights(window=window)
         if n_heads is not None and n_heads % n_groups:
             raise ValueError(
@@ -93,8 +90,8 @@ class SharedKeyValueAttention(nnx.Module):
             raise ValueError(
                 f"d_rope is a part of d_head, got d_rope={d_rope} and d_head={d_head}"
             )
-        if scale is not None and not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"scale must be positive and finite, got {scale}")
+        if scale is not None:
+            check_positive(scale=scale)
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.cache import Cache
+from blocks.checks import check_sizes
 
 
 class ShortConvolution(nnx.Module):
@@ -26,8 +27,7 @@ class ShortConvolution(nnx.Module):
     @staticmethod
     def check(*, kernel_size: int = 4) -> None:
         """Raises ValueError for no tokens to see."""
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size must be at least 1, got {kernel_size}")
+        check_sizes(kernel_size=kernel_size)
 
     def __init__(self, d_model: int, *, kernel_size: int = 4, rngs: nnx.Rngs):
         """Args:

@@ -1,7 +1,5 @@
 """Value residual: every block sees the values of the first one."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,6 +7,7 @@ from flax import nnx
 from blocks.attention.grouped_query import GroupedQueryAttention
 from blocks.attention.heads import join_heads, split_heads
 from blocks.cache import Cache
+from blocks.checks import check_finite
 from blocks.keywords import with_keywords_of
 
 
@@ -33,9 +32,7 @@ class ValueResidualAttention(GroupedQueryAttention):
     @with_keywords_of(GroupedQueryAttention.check)
     def check(*, first_init: float = 0.5, own_init: float = 0.5, **keywords) -> None:
         GroupedQueryAttention.check(**keywords)
-        for name, value in (("first_init", first_init), ("own_init", own_init)):
-            if not math.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}")
+        check_finite(first_init=first_init, own_init=own_init)
 
     @with_keywords_of(GroupedQueryAttention.__init__)
     def __init__(

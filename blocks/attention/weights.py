@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_positive, check_sizes
+
 
 def attention_weights(
     scores: jax.Array,
@@ -98,10 +100,8 @@ def check_weights(
     softcap: float | None = None,
 ) -> None:
     """Raises ValueError for a mask or a cap that means nothing."""
-    for name, size in (("window", window), ("chunk", chunk)):
-        if size is not None and size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
+    check_sizes(window=window, chunk=chunk)
     if window is not None and not causal:
         raise ValueError(f"window looks back only and needs causal, got {window}")
-    if softcap is not None and not 0 < softcap < float("inf"):
-        raise ValueError(f"softcap must be positive and finite, got {softcap}")
+    if softcap is not None:
+        check_positive(softcap=softcap)

@@ -1,12 +1,12 @@
 """SwiGLU with bounded factors: gpt-oss and DeepSeek-V4."""
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite, check_positive
 from blocks.ffn.glu import GLU
 from blocks.linear import Linear
 
@@ -49,11 +49,8 @@ class ClampedSwiGLU(GLU):
         dropout: float = 0.0,
     ) -> None:
         """Raises ValueError for numbers that make no such function."""
-        for name, value in (("limit", limit), ("alpha", alpha)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite, got {value}")
-        if not math.isfinite(offset):
-            raise ValueError(f"offset must be finite, got {offset}")
+        check_positive(limit=limit, alpha=alpha)
+        check_finite(offset=offset)
         GLU.check(ratio=ratio, multiple_of=multiple_of, dropout=dropout)
 
     def __init__(

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_choice
+
 PACKINGS = ("concatenated", "interleaved")
 
 
@@ -15,10 +17,7 @@ def unpack(gate_up: jax.Array, packing: str) -> tuple[jax.Array, jax.Array]:
     Works on kernels [d_model, 2 d_ff], on biases and on activations alike. torch's
     `F.glu` is concatenated as well, but its first half is the linear one.
     """
-    if packing not in PACKINGS:
-        raise ValueError(
-            f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}"
-        )
+    check_choice("packing", packing, PACKINGS)
     if gate_up.shape[-1] % 2:
         raise ValueError(f"expected an even last axis, got shape {gate_up.shape}")
     if packing == "interleaved":
@@ -29,10 +28,7 @@ def unpack(gate_up: jax.Array, packing: str) -> tuple[jax.Array, jax.Array]:
 
 def pack(gate: jax.Array, up: jax.Array, packing: str) -> jax.Array:
     """The inverse of `unpack`."""
-    if packing not in PACKINGS:
-        raise ValueError(
-            f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}"
-        )
+    check_choice("packing", packing, PACKINGS)
     if packing == "interleaved":
         return jnp.stack([gate, up], axis=-1).reshape(*gate.shape[:-1], -1)
     return jnp.concatenate([gate, up], axis=-1)

@@ -2,6 +2,8 @@
 
 import math
 
+from blocks.checks import check_positive, check_sizes
+
 
 def inner_width(d_model: int, d_ff: int | None, ratio: float, multiple_of: int) -> int:
     """d_ff if it is given, else ratio * d_model, rounded up to a multiple.
@@ -18,7 +20,5 @@ def inner_width(d_model: int, d_ff: int | None, ratio: float, multiple_of: int) 
 
 def check_width(ratio: float, multiple_of: int) -> None:
     """Raises ValueError for numbers that give no width."""
-    if not (math.isfinite(ratio) and ratio > 0):
-        raise ValueError(f"ratio must be positive and finite, got {ratio}")
-    if multiple_of < 1:
-        raise ValueError(f"multiple_of must be at least 1, got {multiple_of}")
+    check_positive(ratio=ratio)
+    check_sizes(multiple_of=multiple_of)

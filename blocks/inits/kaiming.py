@@ -6,6 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_positive
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kaiming:
@@ -34,10 +36,7 @@ class Kaiming:
     @staticmethod
     def check(*, embedding_std: float = 1.0) -> None:
         """Raises ValueError for values that make no network."""
-        if not (math.isfinite(embedding_std) and embedding_std > 0):
-            raise ValueError(
-                f"embedding_std must be positive and finite, got {embedding_std}"
-            )
+        check_positive(embedding_std=embedding_std)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

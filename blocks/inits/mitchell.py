@@ -6,6 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_finite, check_positive
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mitchell:
@@ -39,10 +41,8 @@ class Mitchell:
     @staticmethod
     def check(*, depth_power: float = 0.5, cutoff: float = 3.0) -> None:
         """Raises ValueError for values that make no network."""
-        if not math.isfinite(depth_power):
-            raise ValueError(f"depth_power must be finite, got {depth_power}")
-        if not (math.isfinite(cutoff) and cutoff > 0):
-            raise ValueError(f"cutoff must be positive and finite, got {cutoff}")
+        check_finite(depth_power=depth_power)
+        check_positive(cutoff=cutoff)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

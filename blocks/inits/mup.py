@@ -1,10 +1,11 @@
 """Maximal-update initialization: widths compared with a width that was tuned."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
+
+from blocks.checks import check_choice, check_positive, check_sizes
 
 HEADS = ("zero", "width")
 
@@ -58,13 +59,9 @@ class MuP:
         head: str = "zero",
     ) -> None:
         """Raises ValueError for values that make no network."""
-        for name, value in (("std", std), ("embedding_std", embedding_std)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite, got {value}")
-        if base_width < 1:
-            raise ValueError(f"base_width must be at least 1, got {base_width}")
-        if head not in HEADS:
-            raise ValueError(f"head must be one of {', '.join(HEADS)}, got {head!r}")
+        check_positive(std=std, embedding_std=embedding_std)
+        check_sizes(base_width=base_width)
+        check_choice("head", head, HEADS)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

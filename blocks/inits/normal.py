@@ -1,10 +1,11 @@
 """Normal initialization with one standard deviation, as in GPT-2."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
+
+from blocks.checks import check_finite, check_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,8 @@ class Normal:
         *, std: float = 0.02, embedding_std: float = 0.02, depth_power: float = 0.5
     ) -> None:
         """Raises ValueError for values that make no network."""
-        for name, value in (("std", std), ("embedding_std", embedding_std)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite, got {value}")
-        if not math.isfinite(depth_power):
-            raise ValueError(f"depth_power must be finite, got {depth_power}")
+        check_positive(std=std, embedding_std=embedding_std)
+        check_finite(depth_power=depth_power)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

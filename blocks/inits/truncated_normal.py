@@ -1,11 +1,11 @@
 """Normal initialization without its tails, as in BERT, ViT and OLMo 2."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_positive
 from blocks.inits.normal import Normal
 
 
@@ -47,8 +47,7 @@ class TruncatedNormal(Normal):
     ) -> None:
         """Raises ValueError for values that make no network."""
         Normal.check(std=std, embedding_std=embedding_std, depth_power=depth_power)
-        if not (math.isfinite(cutoff) and cutoff > 0):
-            raise ValueError(f"cutoff must be positive and finite, got {cutoff}")
+        check_positive(cutoff=cutoff)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

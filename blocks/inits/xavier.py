@@ -6,6 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_positive
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class XavierGaussian:
@@ -34,9 +36,7 @@ class XavierGaussian:
     @staticmethod
     def check(*, gain: float = 1.0, embedding_std: float = 1.0) -> None:
         """Raises ValueError for values that make no network."""
-        for name, value in (("gain", gain), ("embedding_std", embedding_std)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite, got {value}")
+        check_positive(gain=gain, embedding_std=embedding_std)
 
     def kernel(
         self, key: jax.Array, shape: tuple[int, int], use: str, *, layer, n_sublayers

@@ -1,6 +1,6 @@
 """Published initial slopes of DyT, by width and site: the rule `alpha_init: auto`."""
 
-import math
+from blocks.checks import check_positive
 
 AUTO = "auto"
 
@@ -64,5 +64,5 @@ def check_alpha_init(alpha_init: float | str) -> None:
             raise ValueError(
                 f"alpha_init must be a number or {AUTO!r}, got {alpha_init!r}"
             )
-    elif not (math.isfinite(alpha_init) and alpha_init > 0):
-        raise ValueError(f"alpha_init must be positive and finite, got {alpha_init}")
+    else:
+        check_positive(alpha_init=alpha_init)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from flax import nnx
 
+from blocks.checks import check_choice
+
 SITES = ("attn", "ffn", "both", "inner", "qk", "embedding", "final")
 
 
@@ -15,8 +17,7 @@ def make_norm(norm: Callable, width: int, site: str, *, rngs: nnx.Rngs) -> nnx.M
     Initial values of some pointwise norms depend on the site; most norms do not, and
     need not know of it.
     """
-    if site not in SITES:
-        raise ValueError(f"site must be one of {', '.join(SITES)}, got {site!r}")
+    check_choice("site", site, SITES)
     made = norm
     while isinstance(made, functools.partial):
         made = made.func

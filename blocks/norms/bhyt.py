@@ -1,11 +1,10 @@
 """Bounded hyperbolic tanh (BHyT): a tanh that sees the scale of its token."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_positive
 from blocks.norms.statistics import check_eps, widened
 
 
@@ -37,9 +36,7 @@ class BHyT(nnx.Module):
     @staticmethod
     def check(*, lam_init: float = 2.0, kappa: float = 10.0, eps: float = 1e-6) -> None:
         """Raises ValueError for a slope not positive, or an eps too small."""
-        for name, value in {"lam_init": lam_init, "kappa": kappa}.items():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be positive and finite, got {value}")
+        check_positive(lam_init=lam_init, kappa=kappa)
         check_eps(eps)
 
     def __init__(

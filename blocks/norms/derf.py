@@ -1,11 +1,10 @@
 """Dynamic erf (Derf): the error function in the place of a normalizer."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.norms.alphas import ERF_PER_TANH, check_alpha_init, published_alpha
 from blocks.norms.statistics import widened
 
@@ -51,8 +50,7 @@ class Derf(nnx.Module):
     ) -> None:
         """Raises ValueError for a slope not positive, or anything not finite."""
         check_alpha_init(alpha_init)
-        if not math.isfinite(shift_init):
-            raise ValueError(f"shift_init must be finite, got {shift_init}")
+        check_finite(shift_init=shift_init)
         if shift_init and not shift:
             raise ValueError(f"shift_init must be 0 without a shift, got {shift_init}")
 

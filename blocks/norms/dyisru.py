@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.norms.squashers import isru
 from blocks.norms.statistics import widened
 
@@ -53,8 +54,7 @@ class DyISRU(nnx.Module):
                 f"beta_init must be finite and at least 2 floor={2 * floor}, "
                 f"got {beta_init}"
             )
-        if not math.isfinite(gain_init):
-            raise ValueError(f"gain_init must be finite, got {gain_init}")
+        check_finite(gain_init=gain_init)
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite, check_positive
 from blocks.norms.statistics import widened
 from blocks.state import Running
 
@@ -51,12 +52,8 @@ class EMABlendInput(nnx.Module):
         eps: float = 1e-6,
     ) -> None:
         """Raises ValueError for a number outside its range."""
-        if not (math.isfinite(alpha_init) and alpha_init > 0):
-            raise ValueError(
-                f"alpha_init must be positive and finite, got {alpha_init}"
-            )
-        if not math.isfinite(shift_init):
-            raise ValueError(f"shift_init must be finite, got {shift_init}")
+        check_positive(alpha_init=alpha_init)
+        check_finite(shift_init=shift_init)
         if not 0 <= blend <= 1:
             raise ValueError(f"blend must be in [0, 1], got {blend}")
         if not 0 <= decay < 1:

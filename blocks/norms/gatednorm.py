@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.norms.statistics import check_eps, scaled, widened
 
 
@@ -44,8 +45,7 @@ class GatedNorm(nnx.Module):
     @staticmethod
     def check(*, rank: int = 16, eps: float = 1e-6) -> None:
         """Raises ValueError for a rank below 1, or an eps too small."""
-        if rank < 1:
-            raise ValueError(f"rank must be at least 1, got {rank}")
+        check_sizes(rank=rank)
         check_eps(eps)
 
     def __init__(

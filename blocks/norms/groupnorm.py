@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.norms.statistics import (
     centred_and_scaled,
     check_eps,
@@ -38,8 +39,7 @@ class GroupNorm(nnx.Module):
     def check(*, n_groups: int = 4, eps: float = 1e-6, bias: bool = True) -> None:
         """Raises ValueError for no groups, or an eps that cannot protect the root."""
         check_eps(eps)
-        if n_groups < 1:
-            raise ValueError(f"n_groups must be at least 1, got {n_groups}")
+        check_sizes(n_groups=n_groups)
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.norms.statistics import (
     centred_and_scaled,
     check_eps,
@@ -47,8 +48,7 @@ class HeadNorm(nnx.Module):
     ) -> None:
         """Raises ValueError for no heads, or an eps that cannot protect the root."""
         check_eps(eps)
-        if n_heads < 1:
-            raise ValueError(f"n_heads must be at least 1, got {n_heads}")
+        check_sizes(n_heads=n_heads)
 
     def __init__(
         self,

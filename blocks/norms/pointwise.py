@@ -1,11 +1,10 @@
 """Any squashing function in the place of a normalizer."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice, check_finite, check_positive
 from blocks.norms.squashers import FUNCTIONS
 from blocks.norms.statistics import widened
 from blocks.state import Running
@@ -56,16 +55,9 @@ class Pointwise(nnx.Module):
         bias: bool = True,
     ) -> None:
         """Raises ValueError for an unknown function, or numbers that cannot be."""
-        if function not in FUNCTIONS:
-            raise ValueError(
-                f"function must be one of {', '.join(FUNCTIONS)}, got {function!r}"
-            )
-        if not (math.isfinite(alpha_init) and alpha_init > 0):
-            raise ValueError(
-                f"alpha_init must be positive and finite, got {alpha_init}"
-            )
-        if not math.isfinite(shift_init):
-            raise ValueError(f"shift_init must be finite, got {shift_init}")
+        check_choice("function", function, FUNCTIONS)
+        check_positive(alpha_init=alpha_init)
+        check_finite(shift_init=shift_init)
         if shift_init and not shift:
             raise ValueError(f"shift_init must be 0 without a shift, got {shift_init}")
 

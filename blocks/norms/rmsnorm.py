@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.norms.statistics import check_eps, scaled, widened
 
 GAINS = ("ones", "zero_centred", "none")
@@ -47,8 +48,7 @@ class RMSNorm(nnx.Module):
     ) -> None:
         """Raises ValueError for no such gain or mode, or an unsafe eps."""
         check_eps(eps, eps_mode)
-        if gain not in GAINS:
-            raise ValueError(f"gain must be one of {', '.join(GAINS)}, got {gain!r}")
+        check_choice("gain", gain, GAINS)
         if cast_before_gain and gain == "none":
             raise ValueError("cast_before_gain needs a gain, got gain='none'")
 

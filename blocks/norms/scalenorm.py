@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.norms.statistics import check_eps, reciprocal_root, widened
 
 
@@ -34,8 +35,8 @@ class ScaleNorm(nnx.Module):
     def check(*, eps: float = 1e-5, scale_init: float | None = None) -> None:
         """Raises ValueError for an unsafe eps or a length that is not finite."""
         check_eps(eps, "clamp")
-        if scale_init is not None and not math.isfinite(scale_init):
-            raise ValueError(f"scale_init must be finite, got {scale_init}")
+        if scale_init is not None:
+            check_finite(scale_init=scale_init)
 
     def __init__(
         self,

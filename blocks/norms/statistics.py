@@ -5,6 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_choice
+
 # How eps keeps the reciprocal of a root finite, and the smallest eps for which the
 # reciprocal and its gradient, met at a zero vector, are still float32 numbers.
 SMALLEST_EPS = {
@@ -16,10 +18,7 @@ SMALLEST_EPS = {
 
 def check_eps(eps: float, mode: str = "inside") -> None:
     """Raises ValueError for an eps that cannot protect the root, or no such mode."""
-    if mode not in SMALLEST_EPS:
-        raise ValueError(
-            f"eps_mode must be one of {', '.join(SMALLEST_EPS)}, got {mode!r}"
-        )
+    check_choice("eps_mode", mode, SMALLEST_EPS)
     smallest = SMALLEST_EPS[mode]
     if not (math.isfinite(eps) and eps >= smallest):
         raise ValueError(f"eps must be finite and >= {smallest}, got {eps}")

@@ -3,6 +3,7 @@
 import jax
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.inits.normal import Normal
 from blocks.positions.place import Place
 
@@ -23,8 +24,7 @@ class LearnedPositions(nnx.Module):
     @staticmethod
     def check(*, max_len: int) -> None:
         """Raises ValueError for a table without rows."""
-        if max_len < 1:
-            raise ValueError(f"max_len must be positive, got {max_len}")
+        check_sizes(max_len=max_len)
 
     def __init__(self, d_model: int, *, max_len: int, init=None, rngs: nnx.Rngs):
         """Args:

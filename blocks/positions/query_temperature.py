@@ -1,12 +1,11 @@
 """Queries that grow with the position."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blocks.checks import check_finite, check_sizes
 from blocks.positions.place import Place, rows
 
 
@@ -27,10 +26,8 @@ class QueryTemperature(nnx.Module):
     @staticmethod
     def check(*, strength: float = 0.1, period: int = 8192) -> None:
         """Raises ValueError for values that make no factor."""
-        if not math.isfinite(strength):
-            raise ValueError(f"strength must be finite, got {strength}")
-        if period < 1:
-            raise ValueError(f"period must be at least 1, got {period}")
+        check_finite(strength=strength)
+        check_sizes(period=period)
 
     def __init__(self, d_head: int, *, strength: float = 0.1, period: int = 8192):
         """Args:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.positions.place import Place, rows
 from blocks.positions.scaling import Interpolation, Llama3, Yarn
 
@@ -44,10 +45,7 @@ class Rope(nnx.Module):
         """Raises ValueError for a base that gives no decreasing frequencies."""
         if not (math.isfinite(base) and base > 1):
             raise ValueError(f"base must be finite and above 1, got {base}")
-        if layout not in LAYOUTS:
-            raise ValueError(
-                f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
-            )
+        check_choice("layout", layout, LAYOUTS)
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
 

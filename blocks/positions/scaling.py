@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
+from blocks.checks import check_positive
 
-def _check_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+def _check_given(**values: float | None) -> None:
+    check_positive(**{name: x for name, x in values.items() if x is not None})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Interpolation:
     @staticmethod
     def check(*, factor: float = 8.0) -> None:
         """Raises ValueError for a factor that is not positive."""
-        _check_positive(factor=factor)
+        _check_given(factor=factor)
 
     def __post_init__(self):
         self.check(factor=self.factor)
@@ -68,7 +68,7 @@ class Llama3:
         original_len: int = 8192,
     ) -> None:
         """Raises ValueError for values that are not positive, or low >= high."""
-        _check_positive(factor=factor, low=low, high=high, original_len=original_len)
+        _check_given(factor=factor, low=low, high=high, original_len=original_len)
         if low >= high:
             raise ValueError(f"low must be below high, got low={low} and high={high}")
 
@@ -128,7 +128,7 @@ class Yarn:
         mscale_all_dim: float | None = None,
     ) -> None:
         """Raises ValueError for values that are not positive, or a factor below 1."""
-        _check_positive(
+        _check_given(
             original_len=original_len,
             beta_fast=beta_fast,
             beta_slow=beta_slow,

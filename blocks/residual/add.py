@@ -1,11 +1,11 @@
 """The plain residual connection: one stream, to which every branch is added."""
 
-import math
 from collections.abc import Callable
 
 import jax
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.norms.at_site import make_norm
 from blocks.residual.factor import Factor, weighted_sum
 from blocks.site import Site
@@ -29,9 +29,7 @@ class Add:
 
     @staticmethod
     def check(*, skip: float = 1.0, branch_scale: float = 1.0) -> None:
-        for name, value in (("skip", skip), ("branch_scale", branch_scale)):
-            if not math.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}")
+        check_finite(skip=skip, branch_scale=branch_scale)
 
     def __init__(self, *, skip: float = 1.0, branch_scale: float = 1.0):
         self.skip = skip

@@ -1,11 +1,10 @@
 """Admin: Post-LN with a learned skip that a profiling pass sets."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_positive
 from blocks.residual.add import Add
 from blocks.residual.factor import Factor
 from blocks.residual.learned import learned_factor
@@ -29,8 +28,7 @@ class Admin(Add):
     @staticmethod
     def check(*, skips: tuple | None = None) -> None:
         for value in skips or ():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"skips must be positive and finite, got {value}")
+            check_positive(skips=value)
 
     def __init__(self, *, skips: tuple | None = None):
         """Args:

@@ -4,6 +4,7 @@ import math
 
 import jax.numpy as jnp
 
+from blocks.checks import check_choice, check_sizes
 from blocks.site import Site
 
 SIDES = (
@@ -15,10 +16,8 @@ SIDES = (
 
 def check_side(side: str, n_other_layers: int | None) -> None:
     """Raises ValueError for an unknown side, or a depth that the other cannot have."""
-    if side not in SIDES:
-        raise ValueError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
-    if n_other_layers is not None and n_other_layers < 1:
-        raise ValueError(f"n_other_layers must be at least 1, got {n_other_layers}")
+    check_choice("side", side, SIDES)
+    check_sizes(n_other_layers=n_other_layers)
 
 
 def deepnorm(n, side: str = "only", n_other=None) -> tuple:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.residual.add import Add, norm_or_none
 from blocks.residual.history import HistoryEnds, fixed_depth
 from blocks.site import Site
@@ -35,9 +36,7 @@ class DenseFormer(Add):
 
     @staticmethod
     def check(*, dilation: int = 1, period: int = 1) -> None:
-        for name, value in (("dilation", dilation), ("period", period)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_sizes(dilation=dilation, period=period)
 
     def __init__(self, *, dilation: int = 1, period: int = 1):
         self.check(dilation=dilation, period=period)

@@ -1,7 +1,6 @@
 """Depth-muP and CompleteP: branches that shrink with the depth of the model."""
 
-import math
-
+from blocks.checks import check_finite, check_not_negative, check_sizes
 from blocks.residual.add import Add
 from blocks.residual.factor import Factor, of_depth
 from blocks.site import Site
@@ -27,12 +26,9 @@ class DepthMuP(Add):
     def check(
         *, power: float = 0.5, base_layers: int = 1, branch_scale: float = 1.0
     ) -> None:
-        if not (math.isfinite(power) and power >= 0):
-            raise ValueError(f"power must not be negative, got {power}")
-        if base_layers < 1:
-            raise ValueError(f"base_layers must be at least 1, got {base_layers}")
-        if not math.isfinite(branch_scale):
-            raise ValueError(f"branch_scale must be finite, got {branch_scale}")
+        check_not_negative(power=power)
+        check_sizes(base_layers=base_layers)
+        check_finite(branch_scale=branch_scale)
 
     def __init__(
         self, *, power: float = 0.5, base_layers: int = 1, branch_scale: float = 1.0

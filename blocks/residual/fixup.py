@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.residual.add import Add, norm_or_none
 from blocks.residual.constants import is_on_the_value_path
 from blocks.residual.factor import times
@@ -104,8 +105,7 @@ class TFixup(Add):
 
     @staticmethod
     def check(*, side: str = "decoder") -> None:
-        if side not in ("decoder", "encoder"):
-            raise ValueError(f"side must be one of decoder, encoder, got {side!r}")
+        check_choice("side", side, ("decoder", "encoder"))
 
     def __init__(self, *, side: str = "decoder"):
         self.check(side=side)

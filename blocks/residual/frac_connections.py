@@ -1,13 +1,13 @@
 """Frac-connections: the stream cut into fractions that are connected freely."""
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.norms.statistics import check_groups
 from blocks.residual.dynamic_weights import DynamicWeights
 from blocks.residual.streams import (
@@ -55,8 +55,7 @@ class FracConnections:
         scale_init: float = 0.01,
     ) -> None:
         check_streams(n_streams, "copy", "mean")
-        if not math.isfinite(scale_init):
-            raise ValueError(f"scale_init must be finite, got {scale_init}")
+        check_finite(scale_init=scale_init)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 from flax import nnx
 
+from blocks.checks import check_choice, check_finite
 from blocks.norms.statistics import check_eps
 from blocks.residual.add import AddEnds, AddJoint
 from blocks.residual.generated_joint import STARTS, GeneratedJoint
@@ -28,10 +29,8 @@ def check_generated(
     """Raises ValueError for values that no generated scheme can have."""
     check_streams(n_streams, expand, reduce)
     check_eps(eps)
-    if start not in STARTS:
-        raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
-    if not math.isfinite(alpha_init):
-        raise ValueError(f"alpha_init must be finite, got {alpha_init}")
+    check_choice("start", start, STARTS)
+    check_finite(alpha_init=alpha_init)
     if not (math.isfinite(phi_std) and phi_std >= 0):
         raise ValueError(f"phi_std must be finite and >= 0, got {phi_std}")
     # Streams that start alike and are treated alike get the same gradients for ever.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.residual.dynamic_weights import DynamicWeights
 from blocks.residual.stream_ends import StreamEnds
 from blocks.residual.streams import (
@@ -66,9 +67,7 @@ class HyperConnections:
         check_streams(n_streams, expand, reduce)
         if not (math.isfinite(weight_std) and weight_std >= 0):
             raise ValueError(f"weight_std must be finite and >= 0, got {weight_std}")
-        for name, value in (("scale_init", scale_init), ("output_power", output_power)):
-            if not math.isfinite(value):
-                raise ValueError(f"{name} must be finite, got {value}")
+        check_finite(scale_init=scale_init, output_power=output_power)
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Keel: Post-LN whose skip grows with depth, around a Pre-LN branch."""
 
-import math
-
+from blocks.checks import check_positive
 from blocks.residual.add import Add
 from blocks.residual.factor import Factor, of_depth
 from blocks.site import Site
@@ -23,8 +22,8 @@ class Keel(Add):
 
     @staticmethod
     def check(*, alpha: float | None = None) -> None:
-        if alpha is not None and not (math.isfinite(alpha) and alpha > 0):
-            raise ValueError(f"alpha must be positive and finite, got {alpha}")
+        if alpha is not None:
+            check_positive(alpha=alpha)
 
     def __init__(self, *, alpha: float | None = None):
         """Args:

@@ -1,12 +1,12 @@
 """LayerNorm-Scaling: what a branch reads shrinks with the number of its block."""
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.residual.add import Add, norm_or_none
 from blocks.site import Site
 
@@ -30,8 +30,7 @@ class LayerNormScaling(Add):
 
     @staticmethod
     def check(*, power: float = 0.5) -> None:
-        if not math.isfinite(power):
-            raise ValueError(f"power must be finite, got {power}")
+        check_finite(power=power)
 
     def __init__(self, *, power: float = 0.5):
         super().__init__()

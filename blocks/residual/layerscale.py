@@ -1,7 +1,6 @@
 """LayerScale: a learned factor on every feature of a branch."""
 
-import math
-
+from blocks.checks import check_finite
 from blocks.residual.add import Add
 from blocks.residual.factor import Factor
 from blocks.residual.learned import learned_factor
@@ -24,8 +23,7 @@ class LayerScale(Add):
 
     @staticmethod
     def check(*, scale_init: float = 0.1) -> None:
-        if not math.isfinite(scale_init):
-            raise ValueError(f"scale_init must be finite, got {scale_init}")
+        check_finite(scale_init=scale_init)
 
     def __init__(self, *, scale_init: float = 0.1):
         self.scale_init = scale_init

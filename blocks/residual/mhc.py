@@ -1,10 +1,9 @@
 """Manifold-constrained hyper-connections (mHC): doubly stochastic stream mixing."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 
+from blocks.checks import check_finite, check_sizes
 from blocks.keywords import with_keywords_of
 from blocks.residual.generated import (
     GeneratedStreams,
@@ -69,12 +68,8 @@ class MHC(GeneratedStreams):
     ) -> None:
         check_generated(**common)
         check_coefficient_eps(coefficient_eps)
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {iterations}")
-        if not math.isfinite(off_diagonal_init):
-            raise ValueError(
-                f"off_diagonal_init must be finite, got {off_diagonal_init}"
-            )
+        check_sizes(iterations=iterations)
+        check_finite(off_diagonal_init=off_diagonal_init)
 
     @with_keywords_of(GeneratedStreams.__init__)
     def __init__(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from blocks.checks import check_finite
 from blocks.keywords import with_keywords_of
 from blocks.residual.generated import GeneratedStreams, check_generated
 from blocks.residual.generated_joint import GeneratedJoint
@@ -69,8 +70,7 @@ class MHCLite(GeneratedStreams):
                 f"n_streams must be at most {MOST_STREAMS} for mHC-lite, which has a "
                 f"logit for each of n_streams! permutations, got {n_streams}"
             )
-        if not math.isfinite(other_init):
-            raise ValueError(f"other_init must be finite, got {other_init}")
+        check_finite(other_init=other_init)
 
     @with_keywords_of(GeneratedStreams.__init__)
     def __init__(

@@ -1,11 +1,11 @@
 """ReZero: one learned factor per block, zero at first, and no norms."""
 
-import math
 from collections.abc import Callable
 
 import jax
 from flax import nnx
 
+from blocks.checks import check_finite
 from blocks.residual.add import Add, norm_or_none
 from blocks.residual.carried import Beside, Carried, CarriedEnds
 from blocks.residual.factor import weighted_sum
@@ -30,8 +30,7 @@ class ReZero(Add):
 
     @staticmethod
     def check(*, scale_init: float = 0.0) -> None:
-        if not math.isfinite(scale_init):
-            raise ValueError(f"scale_init must be finite, got {scale_init}")
+        check_finite(scale_init=scale_init)
 
     def __init__(self, *, scale_init: float = 0.0):
         self.scale_init = scale_init

@@ -662,7 +662,10 @@ def test_no_two_kernels_start_alike():
         (dict(n_heads=5), "d_model=64 is not divisible by n_heads=5"),
         (dict(n_kv_heads=3), "n_heads=4 is not divisible by n_kv_heads=3"),
         (dict(vocab_size=0), "vocab_size must be at least 1, got 0"),
-        (dict(embedding_scale=0.0), "embedding_scale must be positive, got 0.0"),
+        (
+            dict(embedding_scale=0.0),
+            "embedding_scale must be positive and finite, got 0.0",
+        ),
         (dict(embedding_scale_init=float("inf")), "embedding_scale_init.*inf"),
         (dict(dtype="float8"), "dtype must be one of.*'float8'"),
         (dict(remat="some"), "remat must be one of.*'some'"),

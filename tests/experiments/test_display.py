@@ -70,6 +70,17 @@ def test_without_a_terminal_a_line_says_where_the_sweep_is(console, members, qui
     assert lines[-1].endswith(" s left")
 
 
+def test_what_is_counted_has_its_name(console, members, quick):
+    some = members("seed=0,1")
+    for member, item in zip(some, ("image", "image"), strict=True):
+        member.state, member.step = "running", 0
+        member.tokens_per_second, member.item = 500.0, item
+    assert "1,000 images/s" in lines_of(console, some, lambda: None)[-1]
+    some[0].item = "token"
+    console.file.truncate(0)
+    assert "1,000 items/s" in lines_of(console, some, lambda: None)[-1]
+
+
 def test_losses_of_several_runs_are_a_range(console, members, quick):
     some = members("seed=0,1")
     for member, loss in zip(some, (2.5, 1.25), strict=True):

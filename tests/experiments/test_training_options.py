@@ -141,7 +141,7 @@ def test_z_loss_and_decay_of_the_average_are_inputs_of_one_program():
         ("accumulate=3", "accumulate: must divide batch_size=4, got 3"),
         ("accumulate=0", "accumulate: must be in 1"),
         ("averaging=emma", "averaging=emma: no such choice; did you mean ema?"),
-        ("model.z_loss=-1", "model.z_loss must not be negative, got -1"),
+        ("model.z_loss=-1", "model.z_loss must be finite and at least 0, got -1"),
     ],
 )
 def test_wrong_values_are_refused(override, message):

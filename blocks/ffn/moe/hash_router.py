@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_sizes
 from blocks.ffn.moe.scoring import ScoringRouter, check_scoring
 from blocks.linear import Linear
 from blocks.reading import tokens_read
@@ -42,8 +43,7 @@ class HashRouter(ScoringRouter):
         aux_coefficient: float = 0.0,
     ) -> None:
         """Raises ValueError for values that make no router."""
-        if n_rows < 1:
-            raise ValueError(f"n_rows must be at least 1, got {n_rows}")
+        check_sizes(n_rows=n_rows)
         check_scoring(
             score=score, top_k=top_k, scale=scale, aux_coefficient=aux_coefficient
         )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice, check_sizes
 from blocks.dropout import Dropout
 from blocks.ffn.moe.compute import COMPUTE
 from blocks.linear import Linear
@@ -61,10 +62,7 @@ class MoE(nnx.Module):
         dropout: float = 0.0,
     ) -> None:
         """Raises ValueError for values that make no mixture."""
-        sizes = dict(n_experts=n_experts, d_expert=d_expert, d_shared=d_shared)
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+        check_sizes(n_experts=n_experts, d_expert=d_expert, d_shared=d_shared)
         if n_shared < 0:
             raise ValueError(f"n_shared must be at least 0, got {n_shared}")
         if n_shared == 0 and (shared_gate or d_shared is not None):
@@ -72,10 +70,7 @@ class MoE(nnx.Module):
                 f"n_shared=0 means no shared expert, got shared_gate={shared_gate} "
                 f"and d_shared={d_shared}"
             )
-        if compute not in COMPUTE:
-            raise ValueError(
-                f"compute must be one of {', '.join(COMPUTE)}, got {compute!r}"
-            )
+        check_choice("compute", compute, COMPUTE)
         Dropout.check(rate=dropout)
 
     def __init__(

@@ -1,6 +1,5 @@
 """What routers of a mixture of experts share."""
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from blocks.auxiliary_loss import with_loss
+from blocks.checks import check_not_negative, check_positive, check_sizes
 from blocks.state import Running
 
 
@@ -128,19 +128,13 @@ def check_router(
     aux_coefficient: float,
 ) -> None:
     """Raises ValueError for numbers that make no router."""
-    for name, value in (("top_k", top_k), ("n_groups", n_groups)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_sizes(top_k=top_k, n_groups=n_groups)
     if not 1 <= top_groups <= n_groups:
         raise ValueError(
             f"top_groups must be between 1 and n_groups={n_groups}, got {top_groups}"
         )
-    if not (math.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale must be positive and finite, got {scale}")
-    if not (math.isfinite(aux_coefficient) and aux_coefficient >= 0):
-        raise ValueError(
-            f"aux_coefficient must be finite and at least 0, got {aux_coefficient}"
-        )
+    check_positive(scale=scale)
+    check_not_negative(aux_coefficient=aux_coefficient)
 
 
 def check_groups(n_experts: int, top_k: int, n_groups: int, top_groups: int) -> None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_choice
 from blocks.ffn.activations import activation_of
 from blocks.ffn.moe.router import Router, check_router
 
@@ -72,7 +73,6 @@ def check_scoring(
     *, score: str, top_k: int, scale: float, aux_coefficient: float, **of
 ):
     """Raises ValueError for values that make no such router; `of` as `check_router`."""
-    if score not in SCORES:
-        raise ValueError(f"score must be one of {', '.join(SCORES)}, got {score!r}")
+    check_choice("score", score, SCORES)
     groups = {"n_groups": 1, "top_groups": 1} | of
     check_router(top_k=top_k, scale=scale, aux_coefficient=aux_coefficient, **groups)

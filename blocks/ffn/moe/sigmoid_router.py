@@ -1,12 +1,12 @@
 """Router that scores every expert by itself: DeepSeek-V3 and V4, Kimi K2, Llama 4."""
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from blocks.checks import check_not_negative
 from blocks.ffn.moe.router import best_groups, check_groups
 from blocks.ffn.moe.scoring import ScoringRouter, check_scoring
 from blocks.linear import Linear
@@ -56,10 +56,7 @@ class SigmoidRouter(ScoringRouter):
         aux_coefficient: float = 0.0,
     ) -> None:
         """Raises ValueError for values that make no router."""
-        if not (math.isfinite(bias_speed) and bias_speed >= 0):
-            raise ValueError(
-                f"bias_speed must be finite and at least 0, got {bias_speed}"
-            )
+        check_not_negative(bias_speed=bias_speed)
         check_scoring(
             score=score,
             top_k=top_k,

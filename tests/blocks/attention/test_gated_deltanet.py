@@ -66,7 +66,7 @@ def test_initial_rates_are_those_of_the_source():
     "wrong, told",
     [
         ({"n_key_heads": 3}, "n_value_heads must be a multiple of n_key_heads"),
-        ({"d_value": 0}, "d_value must be positive, got 0"),
+        ({"d_value": 0}, "d_value must be at least 1, got 0"),
         ({"kernel_size": 0}, "kernel_size must be at least 1, got 0"),
     ],
 )

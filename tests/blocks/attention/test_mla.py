@@ -103,10 +103,10 @@ def test_linear_factory_hears_the_uses():
 @pytest.mark.parametrize(
     "keywords, message",
     [
-        ({"kv_rank": 0}, "kv_rank must be positive, got 0"),
-        ({"q_rank": 0}, "q_rank must be positive, got 0"),
-        ({"d_rope": -2}, "d_rope must be positive, got -2"),
-        ({"d_value": 0}, "d_value must be positive, got 0"),
+        ({"kv_rank": 0}, "kv_rank must be at least 1, got 0"),
+        ({"q_rank": 0}, "q_rank must be at least 1, got 0"),
+        ({"d_rope": -2}, "d_rope must be at least 1, got -2"),
+        ({"d_value": 0}, "d_value must be at least 1, got 0"),
         ({"n_kv_heads": 1}, "own keys, got n_heads=3 and n_kv_heads=1"),
         ({"scale": float("nan")}, "scale must be positive and finite, got nan"),
         ({"window": 0}, "window must be at least 1, got 0"),

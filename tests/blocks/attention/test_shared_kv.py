@@ -210,7 +210,7 @@ def test_each_group_of_heads_has_a_map_of_its_own(weights):
         (dict(n_groups=3), "n_heads=4 and n_groups=3"),
         (dict(d_rope=8), "d_rope=8 and d_head=6"),
         (dict(window=0), "window must be at least 1, got 0"),
-        (dict(o_rank=0), "o_rank must be positive, got 0"),
+        (dict(o_rank=0), "o_rank must be at least 1, got 0"),
         (dict(scale=-1.0), "scale must be positive and finite, got -1.0"),
         (dict(indexer=few), "indexer chooses entries of a compressor, got none"),
     ],

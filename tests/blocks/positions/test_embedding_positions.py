@@ -86,7 +86,7 @@ def test_learned_positions_end():
     learned = LearnedPositions(4, max_len=3, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="expected at most 3 tokens, got 4"):
         learned(jnp.ones((4, 4)), (1, 4))
-    with pytest.raises(ValueError, match="max_len must be positive, got 0"):
+    with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
         LearnedPositions(4, max_len=0, rngs=nnx.Rngs(0))
 
 

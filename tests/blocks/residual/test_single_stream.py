@@ -383,7 +383,7 @@ def test_schemes_with_an_array_per_layer_refuse_a_traced_depth(scheme):
         (SkipInit, dict(scale_init=float("inf")), "scale_init must be finite, got inf"),
         (ReZero, dict(scale_init=float("inf")), "scale_init must be finite, got inf"),
         (Keel, dict(alpha=0.0), "alpha must be positive and finite, got 0.0"),
-        (DepthMuP, dict(power=-1.0), "power must not be negative, got -1.0"),
+        (DepthMuP, dict(power=-1.0), "power must be finite and at least 0, got -1.0"),
         (DepthMuP, dict(base_layers=0), "base_layers must be at least 1, got 0"),
         (Fixup, dict(n_matrices=1), "n_matrices must be at least 2, got 1"),
         (Admin, dict(skips=(1.0, -1.0)), "skips must be positive and finite, got -1.0"),
