@@ -64,7 +64,7 @@ def heatmap_figure(
         axes.set_xticks(range(len(depths)), depths, fontsize=7, rotation=90)
         axes.tick_params(labelsize=7, colors=style.INK)
         axes.set_title(
-            style.plain(style.shorten(variant, 24)),
+            style.plain(style.shorten(variant, 22)),
             loc="left",
             fontsize=8,
             color=style.INK,

@@ -63,8 +63,8 @@ def test_a_figure_of_activations_is_not_called_a_gradient(propagated):
     table = load(propagated)
     figure = figures_of(table, "propagate/LanguageModel")["profile_activation_std"]
     (axes, *_) = figure.axes
-    assert axes.get_title(loc="left") == "activation/std over the blocks"
-    assert axes.get_ylabel() == "activation/std"
+    assert axes.get_title(loc="left") == "Spread of the activations"
+    assert axes.get_ylabel() == "standard deviation"
 
 
 @pytest.fixture
