@@ -118,10 +118,11 @@ def _label_family(runs: list[RunFacts], is_depth: bool) -> tuple[list[str], str]
         for chosen, own in zip(choices, leaves, strict=True)
     ]
     usual = _usual(set(keys))
+    digits = {path: _digits({own.get(path) for own in leaves}) for path in varying}
 
     def text(key: str, value) -> str:
         if key in names:
-            return f"{names[key]}={_leaf_text(key, value)}"
+            return f"{names[key]}={_leaf_text(key, value, digits[key])}"
         return _choice_text(key, value)
 
     def joined(items: tuple) -> str:
@@ -246,12 +247,24 @@ def _choice_text(group: str, value) -> str:
     return f"{package.rsplit('.', 1)[-1] or name}={value}" if at else str(value)
 
 
-def _leaf_text(path: str, value) -> str:
+def _digits(values: set) -> int:
+    """Significant digits that tell the numbers among some values apart, 4 at least."""
+    floats = {value for value in values if isinstance(value, float)}
+    return next(
+        (n for n in range(4, 17) if len({f"{x:.{n}g}" for x in floats}) == len(floats)),
+        17,
+    )
+
+
+def _leaf_text(path: str, value, digits: int) -> str:
     if path.endswith("_target_") and isinstance(value, str):
         return value.rsplit(".", 1)[-1]
     if path == FINGERPRINT and isinstance(value, str):
         return value[:8]
-    return _text(value)
+    text = _text(value)
+    if isinstance(value, float) and text == str(value):  # not short by itself
+        return min(text, f"{value:.{digits}g}", key=len)
+    return text
 
 
 def _text(value) -> str:

@@ -75,6 +75,12 @@ def test_numbers_are_short_but_never_rounded_together():
     ]
 
 
+def test_long_numbers_are_cut_where_they_stay_apart():
+    rates = [0.0141421356, 0.70710678]
+    runs = [run(leaves={"optimizer.learning_rate": rate}) for rate in rates]
+    assert variant_labels(runs) == ["learning_rate=0.01414", "learning_rate=0.7071"]
+
+
 def test_an_ambiguous_last_part_is_spelled_in_full():
     runs = [
         run(leaves={"model.attn_norm.eps": a, "model.ffn_norm.eps": b})
