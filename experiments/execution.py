@@ -261,8 +261,8 @@ class Executables:
             return set(names) <= {name for name, _ in self._compiled}
 
     def prepare(self, names: Sequence[str], n_members: int) -> None:
-        """Compiles several functions side by side."""
-        threads = ThreadPoolExecutor(max_workers=max(len(names), 1))
+        """Compiles several functions, as many at once as there are cores."""
+        threads = ThreadPoolExecutor(min(max(len(names), 1), available_cores()))
         with threads:
             for done in [threads.submit(self.compile, n, n_members) for n in names]:
                 done.result()

@@ -90,7 +90,7 @@ class Lockstep:
                 self.batch_seeds,
                 self.values,
                 self.steps,
-                jnp.int32(n),
+                np.int32(n),
                 self.programs.data,
             )
             rows = jax.device_get(rows)
@@ -223,7 +223,7 @@ class Lockstep:
                 self.seeds,
                 self.values,
                 self.steps,
-                jnp.int32(task.eval_batches),
+                np.int32(task.eval_batches),
                 self.programs.data,
             )
             found = {name: np.asarray(x) for name, x in found.items()}

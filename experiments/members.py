@@ -82,16 +82,15 @@ def stack_inputs(members: list[Member], dtype) -> tuple[jax.Array, dict, jax.Arr
     Everything is strongly typed: a weakly typed input would compile the program again.
     """
     numbers = [m.config.traced_values() for m in members]
+    seeds = np.array([m.config.seed for m in members], np.uint32)
+    steps = np.array([m.config.steps for m in members], np.int32)
+    values = {
+        path: np.array(
+            [own[path] for own in numbers],
+            np.int32 if isinstance(value, int) else dtype,
+        )
+        for path, value in numbers[0].items()
+    }
+    # Not jnp.asarray: each shape would be a program of its own.
     with jax.enable_x64(dtype == jnp.float64):
-        seeds = jnp.asarray(np.array([m.config.seed for m in members], np.uint32))
-        steps = jnp.asarray(np.array([m.config.steps for m in members], np.int32))
-        values = {
-            path: jnp.asarray(
-                np.array(
-                    [own[path] for own in numbers],
-                    np.int32 if isinstance(value, int) else dtype,
-                )
-            )
-            for path, value in numbers[0].items()
-        }
-    return seeds, values, steps
+        return jax.device_put((seeds, values, steps))
