@@ -2,11 +2,13 @@
 
 Hydra composes a config in about 90 ms. A sweep of 1,000 runs has a handful of distinct
 sets of group choices and differs otherwise in values, so each set is composed once and
-values are applied to copies, by Hydra's own function.
+values are applied to copies, by Hydra's own function. Copying and resolving a node of
+OmegaConf is most of that, so what no value can reach is kept as plain data.
 """
 
 import copy
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +41,7 @@ class Composer:
         self._parsed: dict[str, Any] = {}
         self._is_group: dict[str, bool] = {}
         self._bases: dict[tuple[str, ...], tuple[DictConfig, dict]] = {}
-        self._stripped: dict[tuple[str, ...], tuple[DictConfig, dict | None]] = {}
+        self._halves: dict[tuple, tuple[DictConfig, dict[str, Any]]] = {}
 
     def compose(self, overrides: Sequence[str]) -> Config:
         """The config of one run.
@@ -65,16 +67,10 @@ class Composer:
         base, choices = self._base(key)
         if not values:
             return plain(base), choices
-        # Copying a config is most of the work, and its tags are most of a config.
-        tags = None
-        if not any(o.key_or_group.split(".")[0] == "tags" for o in values):
-            base, tags = self._without_tags(key)
-        base = copy.deepcopy(base)
-        ConfigLoaderImpl._apply_overrides_to_config(values, base)
-        node = plain(base)
-        if tags is not None:
-            node["tags"] = copy.deepcopy(tags)
-        return node, choices
+        open_part, settled = self._split(key, values)
+        open_part = copy.deepcopy(open_part)
+        ConfigLoaderImpl._apply_overrides_to_config(values, open_part)
+        return {**copy.deepcopy(settled), **plain(open_part)}, choices
 
     def sweeper(self, overrides: Sequence[str]) -> dict[str, Any]:
         """The `hydra.sweeper` node that these overrides give, sweeps left out."""
@@ -118,20 +114,39 @@ class Composer:
             self._bases[groups] = (cfg, choices)
         return self._bases[groups]
 
-    def _without_tags(self, groups: tuple[str, ...]) -> tuple[DictConfig, dict | None]:
-        """The base, and its tags as plain data where no value of a run is in them."""
-        if groups not in self._stripped:
+    def _split(
+        self, groups: tuple[str, ...], values: Sequence
+    ) -> tuple[DictConfig, dict[str, Any]]:
+        """The base without what these values leave alone, and that as plain data."""
+        touched = {o.key_or_group.split(".")[0] for o in values}
+        references = tuple(o.input_line for o in values if "${" in o.input_line)
+        key = groups, frozenset(touched), references
+        if key not in self._halves:
             base, _ = self._base(groups)
             node = OmegaConf.to_container(base)
-            tags = node.get("tags")
-            if tags is not None and "${" not in str(tags) and "${tags" not in str(node):
-                base = copy.deepcopy(base)
-                with open_dict(base):
-                    del base["tags"]
-            else:
-                tags = None
-            self._stripped[groups] = (base, tags)
-        return self._stripped[groups]
+            settled = _settled(node, references) - touched
+            part = copy.deepcopy(base)
+            with open_dict(part):
+                for name in settled:
+                    del part[name]
+            # A value that is missing is an error of the whole: `plain` names it.
+            rest = plain(OmegaConf.masked_copy(base, sorted(settled)))
+            self._halves[key] = part, rest
+        return self._halves[key]
+
+
+def _settled(node: dict[str, Any], references: Sequence[str]) -> set[str]:
+    """The keys of a config that hold no reference, and that none can mean.
+
+    Args:
+        node: the config, unresolved.
+        references: other texts with references.
+    """
+    texts = [*references, *(str(v) for v in node.values() if "${" in str(v))]
+    if any(re.search(r"\$\{[^}]*\$\{", text) for text in texts):
+        return set()  # the name is itself a reference
+    named = " ".join(part for text in texts for part in re.findall(r"\$\{[^}]*", text))
+    return {k for k, v in node.items() if "${" not in str(v) and k not in named}
 
 
 def is_for_hydra(override: str) -> bool:
