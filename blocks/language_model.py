@@ -21,6 +21,7 @@ from blocks.reading import reading
 from blocks.state import Running
 from blocks.token_loss import chunked_losses, token_losses
 from blocks.transformer import Transformer, component
+from blocks.wide_gradient import wide_gradient
 
 
 class LanguageModel(Transformer):
@@ -166,7 +167,7 @@ class LanguageModel(Transformer):
 
     def _unembedded(self, x: jax.Array) -> jax.Array:
         if self.head is None:
-            logits = x @ self.table[...].astype(x.dtype).T
+            logits = x @ wide_gradient(self.table[...].astype(x.dtype)).T
         else:
             logits = self.head(x)
         if self.logit_scale != 1.0:

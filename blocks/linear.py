@@ -5,6 +5,7 @@ from flax import nnx
 
 from blocks.checks import check_choice
 from blocks.inits.normal import Normal
+from blocks.wide_gradient import wide_gradient
 
 USES = (
     "hidden",  # feeds a nonlinearity: up and gate of a feed-forward
@@ -84,7 +85,7 @@ class Linear(nnx.Module):
         """
         if x.ndim != 2 or x.shape[-1] != self.d_in:
             raise ValueError(f"expected [tokens, {self.d_in}], got shape {x.shape}")
-        y = x @ self.kernel[...].astype(x.dtype)
+        y = x @ wide_gradient(self.kernel[...].astype(x.dtype))
         if self.bias is not None:
             y += self.bias[...].astype(x.dtype)
         return y

@@ -16,6 +16,7 @@ from blocks.patches import positions_of
 from blocks.positions.relative_bias import RelativeBias
 from blocks.token_loss import token_losses
 from blocks.transformer import Transformer, component
+from blocks.wide_gradient import wide_gradient
 
 IGNORED = -100  # the label of a token that is not to be predicted
 
@@ -221,4 +222,5 @@ class MaskedHead(nnx.Module):
     def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
         """[tokens, d_model] -> [tokens, vocab_size]."""
         x = self.norm(self.activation(self.dense(x)))
-        return x @ table.astype(x.dtype).T + self.bias[...].astype(x.dtype)
+        table = wide_gradient(table.astype(x.dtype))
+        return x @ table.T + self.bias[...].astype(x.dtype)
