@@ -262,8 +262,12 @@ class Executables:
 
     def prepare(self, names: Sequence[str], n_members: int) -> None:
         """Compiles several functions, as many at once as there are cores."""
-        threads = ThreadPoolExecutor(min(max(len(names), 1), available_cores()))
-        with threads:
+        n_threads = min(len(names), available_cores())
+        if n_threads < 2:  # here, where memory is that has been used before
+            for name in names:
+                self.compile(name, n_members)
+            return
+        with ThreadPoolExecutor(n_threads) as threads:
             for done in [threads.submit(self.compile, n, n_members) for n in names]:
                 done.result()
 
