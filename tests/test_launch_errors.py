@@ -1,9 +1,9 @@
 """Mistaken commands, as a user types them: one line, a non-zero code, nothing created."""
 
 import concurrent.futures
+import resource
 import shlex
 import subprocess
-import time
 
 import pytest
 
@@ -113,9 +113,9 @@ def test_a_traceback_is_there_for_who_asks(tmp_path):
 
 
 def test_help_fits_on_a_screen(tmp_path):
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = launch("--help", cwd=tmp_path)
-    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) < 40
     groups = {p.name for p in CONF.iterdir() if p.is_dir()} - {"hydra"}
@@ -125,4 +125,5 @@ def test_help_fits_on_a_screen(tmp_path):
     assert examples.count("python launch.py") == 5
     assert done.stderr == ""
     assert list(tmp_path.iterdir()) == []
-    assert seconds < 3
+    # What it costs, whatever else the machine does; 0.9 s on an idle core.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3

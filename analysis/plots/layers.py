@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from analysis.plots import style
-from analysis.plots.strands import note, strands
+from analysis.plots.strands import draw_behind, note, strands
 from analysis.plots.window import Window, say_beyond, window_of
 from analysis.stats import geometric_interval
 from analysis.text import count
@@ -129,26 +129,16 @@ def draw_panels(
         values = transform(np.asarray(lists, float))
         x = np.arange(1, values.shape[1] + 1) * depth / values.shape[1]
         line = np.exp(np.log(values).mean(axis=0))
-        backdrop[variant] = (x, line, strands(len(line), depth))
+        backdrop[variant] = (x, line, depth)
     window = window_of({variant: line for variant, (_, line, _) in backdrop.items()})
     sizes = []
     for axes, variant in zip(panels.flat, shown, strict=False):
-        for x, line, parts in backdrop.values():
-            for own in (part.sites for part in parts):
-                axes.plot(x[own], line[own], color=style.GRID, lw=0.8, zorder=0)
+        for other in backdrop.values():
+            draw_behind(axes, *other)
         own = {variant: looks[variant]}
         sizes += draw_layers(axes, rows.filter(variant=variant), own, transform)
         finish(axes, rows)
-        axes.set_title(
-            style.plain(style.shorten(variant, 24)),
-            loc="left",
-            fontsize=7.5,
-            color=style.INK,
-            pad=3,
-        )
-        axes.tick_params(labelsize=7, colors=style.INK)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        style.small_panel(axes, variant)
         if variant in window.beyond:
             say_beyond(axes, window.beyond[variant])
     for axes in list(panels.flat)[len(shown) :]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.plots import style
-from analysis.plots.strands import WHOLE, Strand, note, strands
+from analysis.plots.strands import WHOLE, Strand, draw_behind, note, strands
 from analysis.stats import Interval, t_interval
 from analysis.text import count
 
@@ -144,16 +144,10 @@ def _panels(means: dict, blocks: dict, looks: dict, title: str) -> Figure:
     for axes, (variant, look) in zip(panels.flat, looks.items(), strict=False):
         for name, other in means.items():
             x = np.arange(1, len(other) + 1)
-            line = [m.mean for m in other]
-            for own in (part.sites for part in strands(len(x), blocks[name])):
-                axes.plot(x[own], line[own], color=style.GRID, lw=0.8, zorder=0)
+            draw_behind(axes, x, np.array([m.mean for m in other]), blocks[name])
         draw_strands(axes, means[variant], blocks[variant], look)
-        name = style.plain(style.shorten(variant, 24))
-        axes.set_title(name, loc="left", fontsize=7.5, color=style.INK, pad=3)
-        axes.tick_params(labelsize=7, colors=style.INK)
+        style.small_panel(axes, variant)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
     for axes in list(panels.flat)[len(looks) :]:
         axes.set_visible(False)
     for axes in list(panels.flat)[max(0, len(looks) - PER_ROW) : len(looks)]:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from matplotlib.axes import Axes
+
 from analysis.plots import style
 
 NOTE = (
@@ -37,6 +40,13 @@ def strands(n_sites: int, n_blocks: int) -> list[Strand]:
     """
     n = n_sites // n_blocks if n_sites % n_blocks == 0 else 1
     return [Strand(slice(k, None, n), k == n - 1) for k in range(n)]
+
+
+def draw_behind(axes: Axes, x: np.ndarray, line: np.ndarray, n_blocks: int) -> None:
+    """One of the others, in grey behind what a panel is about."""
+    for part in strands(len(line), n_blocks):
+        own = part.sites
+        axes.plot(x[own], line[own], color=style.GRID, lw=0.8, zorder=0)
 
 
 def note(n_sites: int, n_blocks: int) -> str:

@@ -82,6 +82,15 @@ def tidy(axes: Axes, *, x: str, y: str, title: str = "") -> None:
         axes.spines[side].set_color(MUTED)
 
 
+def small_panel(axes: Axes, variant: str) -> None:
+    """One of many panels, named by its variant."""
+    name = plain(shorten(variant, 24))
+    axes.set_title(name, loc="left", fontsize=7.5, color=INK, pad=3)
+    axes.tick_params(labelsize=7, colors=INK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
 def caption(figure: Figure, text: str) -> None:
     """Writes the caption under the axes, wrapped to the width of the figure."""
     width, height = figure.get_size_inches()
